@@ -1,0 +1,48 @@
+# `make test` and `make demo` set everything up by themselves, in a virtual environment of their own (.venv).
+#
+# PyTorch: a machine without an NVIDIA GPU gets the small CPU build, one with a GPU the default build.
+# Override with, for instance:  make demo TORCH="torch==2.9.1" TORCH_FLAGS="--index-url https://..."
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+ifeq ($(shell command -v nvidia-smi 2>/dev/null),)
+TORCH_FLAGS ?= --extra-index-url https://download.pytorch.org/whl/cpu
+else
+TORCH_FLAGS ?=
+endif
+BIN := $(VENV)/bin
+# Half the tests wait for threads and processes, so two workers are worth having even on two cores.
+WORKERS ?= 2
+
+.PHONY: help install test lint types unit demo clean
+
+help:
+	@echo "make test   lint, types and tests      make demo   text to a killed and resumed training run"
+	@echo "make lint | types | unit               one part of make test"
+
+# torch goes first and alone: its extra index is then asked for nothing else.
+$(VENV)/.installed: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps $(TORCH_FLAGS) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[torch,dev]"
+	@touch $@
+
+install: $(VENV)/.installed
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+unit: install
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test: lint types unit
+
+demo: install
+	$(BIN)/python tools/demo.py
+
+clean:
+	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

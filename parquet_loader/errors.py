@@ -1,0 +1,95 @@
+"""Every error the library raises on purpose.
+
+    ParquetLoaderError
+    ├── ConfigError (ValueError)              an argument that cannot work: says the value, the bound, the cure
+    ├── StorageError (OSError)                a path that cannot be listed or read
+    │   ├── PathNotFoundError (FileNotFoundError)
+    │   └── FileChangedError                  not the file that was indexed
+    ├── DataError                             readable, but not what it should be: names file, row group, column
+    ├── CheckpointError (ValueError)
+    │   ├── CheckpointDamagedError            the bytes are not a whole checkpoint
+    │   └── CheckpointMismatchError           a whole checkpoint, of another run, step or version
+    └── LoaderClosedError (RuntimeError)      use after close()
+
+Errors of pyarrow, fsspec and the operating system are translated once, where they enter, and kept as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointDamagedError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "ConfigError",
+    "DataError",
+    "FileChangedError",
+    "LoaderClosedError",
+    "ParquetLoaderError",
+    "PathNotFoundError",
+    "StorageError",
+]
+
+
+class ParquetLoaderError(Exception):
+    """Root of the library's errors."""
+
+
+class ConfigError(ParquetLoaderError, ValueError):
+    """An argument that cannot work."""
+
+
+class StorageError(ParquetLoaderError, OSError):
+    """A path that cannot be listed or read."""
+
+
+class PathNotFoundError(StorageError, FileNotFoundError):
+    """A path at which there is nothing."""
+
+
+class FileChangedError(StorageError):
+    """A file whose size or version is no longer the one that was indexed."""
+
+
+class DataError(ParquetLoaderError):
+    """A file that can be read but does not hold what it should.
+
+    Attributes:
+        path: the file, relative to the dataset's root.
+        row_group: the row group's number within the file, or None where the whole file is meant.
+        column: the column's name, or None where no one column is meant.
+    """
+
+    def __init__(self, problem: str, *, path: str, row_group: int | None = None, column: str | None = None) -> None:
+        self.path = path
+        self.row_group = row_group
+        self.column = column
+        self.problem = problem
+        where = path
+        if row_group is not None:
+            where += f", row group {row_group}"
+        if column is not None:
+            where += f", column {column!r}"
+        super().__init__(f"{where}: {problem}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _data_error, (self.problem, self.path, self.row_group, self.column)
+
+
+def _data_error(problem: str, path: str, row_group: int | None, column: str | None) -> DataError:
+    return DataError(problem, path=path, row_group=row_group, column=column)
+
+
+class CheckpointError(ParquetLoaderError, ValueError):
+    """A checkpoint that cannot be used."""
+
+
+class CheckpointDamagedError(CheckpointError):
+    """Bytes that are not a whole checkpoint."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A whole checkpoint that belongs to another run, step, rank or version."""
+
+
+class LoaderClosedError(ParquetLoaderError, RuntimeError):
+    """A loader that was used after ``close()``."""
