@@ -1,0 +1,42 @@
+"""A pure-Python, Parquet-native data loader for LLM pretraining.
+
+>>> from parquet_loader import ParquetLoader, merge_checkpoints  # doctest: +SKIP
+>>> loader = ParquetLoader("s3://bucket/fineweb-edu", seq_len=2048, lanes=512)  # doctest: +SKIP
+"""
+
+from .batch import Batch
+from .checkpoint import merge_checkpoints
+from .errors import (
+    CheckpointDamagedError,
+    CheckpointError,
+    CheckpointMismatchError,
+    ConfigError,
+    DataError,
+    FileChangedError,
+    LoaderClosedError,
+    ParquetLoaderError,
+    PathNotFoundError,
+    StorageError,
+)
+from .index import DatasetIndex, build_index
+from .loader import ParquetLoader
+
+__all__ = [
+    "Batch",
+    "CheckpointDamagedError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "ConfigError",
+    "DataError",
+    "DatasetIndex",
+    "FileChangedError",
+    "LoaderClosedError",
+    "ParquetLoader",
+    "ParquetLoaderError",
+    "PathNotFoundError",
+    "StorageError",
+    "build_index",
+    "merge_checkpoints",
+]
+
+__version__ = "0.1.0"

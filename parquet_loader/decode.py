@@ -108,7 +108,7 @@ def _footer(chunk: ColumnChunk) -> bytes:
     """A Parquet footer, its length and the magic bytes, for a file of "PAR1" and the chunk alone."""
     first_page = 4
     elements, path, stored_schema = _schema(chunk.layout)
-    column = [
+    column: list[tuple[int, int, int | bytes]] = [
         (1, thrift.I32, PHYSICAL_TYPES[chunk.layout.physical_type]),
         (2, thrift.LIST, thrift.sequence(thrift.I32, [thrift.integer(0)])),
         (3, thrift.LIST, thrift.sequence(thrift.BINARY, [thrift.binary(name) for name in path])),

@@ -1,0 +1,165 @@
+"""Checkpoints: the position of a run, what it is a position in, and which rank of how many wrote it.
+
+All lanes have consumed the same number of tokens at every step, so the position is one integer. Beside it stands what
+the order depends on; a position in another order would be another place in the data, so every difference is refused.
+
+    state        {"version": 1, "position": 81920, "fingerprint": "9f...", "column": "tokens", "seed": 0, ...}
+    checkpoint   a container (see container.py) of {"state": state, "rank": 3, "world_size": 8}
+    merged       the same with rank None: no rank's part any more, but the whole run's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .container import DamagedContainerError, OtherVersionError, open_container, seal_container
+from .errors import CheckpointDamagedError, CheckpointMismatchError
+
+__all__ = ["STATE_VERSION", "RunIdentity", "merge_checkpoints", "open_checkpoint", "position_of", "seal_checkpoint"]
+
+STATE_VERSION = 1
+_KIND = "checkpoint"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Everything that the order of a run depends on. A resume may change none of it.
+
+    Attributes:
+        fingerprint: of the files' relative paths and counts.
+        files, row_groups, tokens: of the dataset; tokens include any EOS. The fingerprint implies them: they are here
+            to tell people what changed.
+        column, seed, lanes, window, eos_id, shuffle: as given to the loader.
+    """
+
+    fingerprint: str
+    files: int
+    row_groups: int
+    tokens: int
+    column: str
+    seed: int
+    lanes: int
+    window: int
+    eos_id: int | None
+    shuffle: bool
+
+    def state(self, position: int) -> dict[str, Any]:
+        """The state of this run at a position: plain values, a fresh dict."""
+        return {"version": STATE_VERSION, "position": position, **asdict(self)}
+
+
+def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
+    """The position that a state holds, once it is known to be of this run.
+
+    Raises:
+        CheckpointDamagedError: not a state.
+        CheckpointMismatchError: a state of another run or version; names every difference with both values.
+    """
+    if not isinstance(state, Mapping) or "version" not in state or "position" not in state:
+        raise CheckpointDamagedError(f"this is no loader state: {_shortened(state)}")
+    if state["version"] != STATE_VERSION:
+        raise CheckpointMismatchError(
+            f"the state has version {state['version']!r} and this release reads version {STATE_VERSION}; "
+            "resume it with the release that wrote it"
+        )
+    position = state["position"]
+    if not isinstance(position, int) or isinstance(position, bool) or position < 0:
+        raise CheckpointDamagedError(f"the state's position is {position!r}; it should be a count of tokens")
+    differences = [
+        f"{name} is {state.get(name, 'missing')!r} in the checkpoint and {value!r} in this loader"
+        for name, value in asdict(run).items()
+        if name not in state or state[name] != value or isinstance(state[name], bool) != isinstance(value, bool)
+    ]
+    if differences:
+        raise CheckpointMismatchError(
+            "the checkpoint is of another run: " + "; ".join(differences) + ". A run's order depends on all of these: "
+            "make the loader as it was, or start a new run"
+        )
+    return position
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def seal_checkpoint(state: Mapping[str, Any], rank: int | None, world_size: int) -> bytes:
+    """A checkpoint: one rank's part, or the whole where ``rank`` is None."""
+    return seal_container(_KIND, _VERSION, {"state": dict(state), "rank": rank, "world_size": world_size})
+
+
+def open_checkpoint(data: bytes) -> tuple[dict[str, Any], int | None, int]:
+    """(state, rank or None for a merged one, world size).
+
+    Raises:
+        CheckpointDamagedError: not the bytes of a whole checkpoint.
+        CheckpointMismatchError: of another format version.
+    """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise CheckpointDamagedError(f"a checkpoint is bytes, and this is {type(data).__name__}: {_shortened(data)}")
+    try:
+        payload = open_container(bytes(data), _KIND, _VERSION)
+    except OtherVersionError as error:
+        raise CheckpointMismatchError(f"the checkpoint {error}; use the release that wrote it") from error
+    except DamagedContainerError as error:
+        raise CheckpointDamagedError(f"this is no whole checkpoint: {error}; use the one before it") from error
+    # The checksum fits, so this library wrote these fields.
+    return payload["state"], payload["rank"], payload["world_size"]
+
+
+def merge_checkpoints(parts: Iterable[bytes]) -> bytes:
+    """Merge the parts of all ranks into the checkpoint of the whole run, which any number of ranks can resume.
+
+    Args:
+        parts: what `ParquetLoader.checkpoint` gave on every rank, in any order.
+
+    Returns:
+        The merged checkpoint, the same bytes whatever the order of the parts.
+
+    Raises:
+        CheckpointDamagedError: a part that is not whole; says which.
+        CheckpointMismatchError: a rank is missing or there twice, or parts are of different steps, runs, world sizes
+            or versions; says which.
+    """
+    opened = []
+    for number, part in enumerate(parts):
+        try:
+            opened.append((number, *open_checkpoint(part)))
+        except (CheckpointDamagedError, CheckpointMismatchError) as error:
+            raise type(error)(f"part number {number}: {error}") from error
+    if not opened:
+        raise CheckpointMismatchError("there are no parts to merge; give the checkpoint of every rank")
+    _, first_state, _, world_size = opened[0]
+    by_rank: dict[int, int] = {}
+    for number, state, rank, size in opened:
+        if rank is None:
+            raise CheckpointMismatchError(f"part number {number} is merged already; merge the ranks' own parts")
+        if size != world_size:
+            raise CheckpointMismatchError(
+                f"part number {number} is of a run on {size} ranks and part number 0 of a run on {world_size}"
+            )
+        if rank in by_rank:
+            raise CheckpointMismatchError(f"rank {rank} is there twice: parts number {by_rank[rank]} and {number}")
+        by_rank[rank] = number
+        different = [
+            f"{name} {first_state.get(name, 'missing')!r} and {state.get(name, 'missing')!r}"
+            for name in [*first_state, *(name for name in state if name not in first_state)]
+            if first_state.get(name, "missing") != state.get(name, "missing")
+        ]
+        if different:
+            what = "steps" if different[0].startswith("position") and len(different) == 1 else "runs"
+            raise CheckpointMismatchError(
+                f"rank {opened[0][2]} and rank {rank} are at different {what}: {'; '.join(different)}; "
+                "take the checkpoints that all ranks wrote at one step"
+            )
+    missing = sorted(set(range(world_size)) - set(by_rank))
+    if missing or len(by_rank) != world_size:
+        raise CheckpointMismatchError(
+            f"{len(by_rank)} of {world_size} parts are there; missing: "
+            + ", ".join(f"rank {rank}" for rank in missing[:10])
+            + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        )
+    return seal_checkpoint(first_state, None, world_size)

@@ -1,0 +1,388 @@
+"""`ParquetLoader`: wires the stages together, and turns rank and world size into a range of lanes.
+
+storage ──► index ──► order ──► engine [prefetch ──► decode ──► slices ──► pack] ──► Batch
+                                   ▲ position                                          │ state
+checkpoint ◄───────────────────────┴───────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .batch import Batch
+from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
+from .engine import Counters, Engine, EngineConfig, required_bytes
+from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError
+from .index import DatasetIndex, index_storage
+from .order import Order, lane_range
+from .storage import Source, open_storage
+
+__all__ = ["ParquetLoader"]
+
+_MAX_DEFAULT_THREADS = 4
+
+
+class ParquetLoader:
+    """Packed, shuffled sequences from tokenized Parquet, the same for any number of ranks, resumable exactly.
+
+    ``for batch in loader`` gives the rest of the current epoch and then ends; the next ``for`` goes on. Lanes are endless
+    streams cut to rows: every row is full, and an epoch's last row may end with the next epoch's first tokens.
+
+    Args:
+        source: a folder, a file, a glob, a list of them; local or any fsspec URL. See `parquet_loader.storage`.
+        seq_len: tokens of a row.
+        lanes: rows of a global batch, over all ranks. Part of the order: it may not change within a run.
+        window: row groups that are shuffled together. More mixes better and reads less twice, and takes memory: about
+            ``window * tokens of a row group * 4 bytes / world_size``, and as much again to load ahead.
+        seed: of the shuffle, in [0, 2^64).
+        shuffle: False reads row groups and documents in storage order.
+        column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
+        eos_id: appended to every document, empty ones too, where given.
+        vocab_size: refuses token ids of this size and above, from the footers' statistics and again when decoding.
+        rank, world_size: this process's place among the data-parallel ones.
+        uneven: allow a world size that does not divide ``lanes``; see `Batch.weight`.
+        overlap: 1 makes rows of ``seq_len + 1`` tokens that still advance by ``seq_len``, so that inputs ``row[:-1]``
+            and shifted labels ``row[1:]`` cost no token.
+        budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices.
+        threads: that read and decode; None for one a core, at most 4.
+        dtype: of the tokens that come out, any NumPy integer type; an id that does not fit is an error.
+        storage_options: for the fsspec filesystem of a URL.
+        cache_dir: where footers are cached; None for the user's cache folder.
+        index: a `DatasetIndex`, or the path of a saved one: then nothing is listed and no footer is read.
+
+    Raises:
+        ConfigError: an argument that cannot work; says the value, the bound and what would work.
+        StorageError: a path that is not there or cannot be read.
+        DataError: a file that is no readable Parquet, or holds token ids that are out of range by its statistics.
+
+    Not safe to use from several threads at once. After a fork the child goes on by itself from the same position.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seq_len: int,
+        lanes: int,
+        window: int = 64,
+        seed: int = 0,
+        shuffle: bool = True,
+        column: str | None = None,
+        eos_id: int | None = None,
+        vocab_size: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        uneven: bool = False,
+        overlap: int = 0,
+        budget_bytes: int = 2 << 30,
+        threads: int | None = None,
+        dtype: str | np.dtype[np.integer] | type[np.integer] = "int32",
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        index: DatasetIndex | str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._closed = False
+        self._engine: Engine | None = None
+        self._seq_len = _integer("seq_len", seq_len, 1)
+        self._overlap = _integer("overlap", overlap, 0, 1)
+        lanes = _integer("lanes", lanes, 1)
+        window = _integer("window", window, 1)
+        seed = _integer("seed", seed, 0, 2**64 - 1)
+        threads = _default_threads() if threads is None else _integer("threads", threads, 1)
+        budget_bytes = _integer("budget_bytes", budget_bytes, 1)
+        self._world_size = _integer("world_size", world_size, 1)
+        self._rank = _integer("rank", rank, 0, world_size - 1)
+        _check_world_size(world_size, lanes, uneven)
+        token_dtype = _token_dtype(dtype)
+        bound = int(np.iinfo(token_dtype).max) + 1
+        if vocab_size is not None:
+            bound = min(bound, _integer("vocab_size", vocab_size, 1))
+        if eos_id is not None:
+            eos_id = _integer("eos_id", eos_id, 0, bound - 1)
+
+        storage = open_storage(source, storage_options)
+        if index is None:
+            index = index_storage(storage, column=column, cache_dir=cache_dir)
+        elif not isinstance(index, DatasetIndex):
+            index = DatasetIndex.load(index)
+        if column is not None and index.column != column:
+            raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
+        _check_ids(index, bound)
+
+        group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
+        if not group_tokens.sum():
+            raise ConfigError(
+                f"{storage.root} holds no token: all of its {int(index.rows.sum()):,} documents are empty"
+            )
+        order = Order(group_tokens=group_tokens, lanes=lanes, window=window, seed=seed, shuffle=bool(shuffle))
+        first, last = lane_range(rank, world_size, lanes)
+        self._order = order
+        self._run = RunIdentity(
+            fingerprint=index.fingerprint,
+            files=len(index.files),
+            row_groups=len(index),
+            tokens=order.total,
+            column=index.column,
+            seed=seed,
+            lanes=lanes,
+            window=window,
+            eos_id=eos_id,
+            shuffle=bool(shuffle),
+        )
+        self._config = EngineConfig(
+            index=index,
+            storage=storage,
+            order=order,
+            first=first,
+            last=last,
+            dtype=token_dtype,
+            bound=bound,
+            eos_id=eos_id,
+            threads=threads,
+            budget_bytes=budget_bytes,
+        )
+        _check_budget(self._config)
+        self._weight = (last - first) * world_size / lanes
+        self._position = 0
+        self._restored = 0  # how often a position was put in from outside: a running loop notices
+        self._counters = Counters()
+        self._batches = 0
+        self._peak_bytes = 0
+
+    # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches from the current position to the end of its epoch; none are skipped or repeated by breaking off.
+
+        Restoring a state while the loop runs moves the loop along with the loader.
+        """
+        self._check_open()
+        epoch, restored = self.epoch, self._restored
+        while True:
+            if restored != self._restored:
+                epoch, restored = self.epoch, self._restored
+            if self.epoch != epoch:
+                return
+            yield self._next()
+
+    def _next(self) -> Batch:
+        self._check_open()
+        engine = self._engine
+        if engine is not None and engine.pid != os.getpid():
+            engine = None  # the parent's: its threads are not in this process
+        if engine is None:
+            self._engine = engine = Engine(self._config, self._position, self._counters)
+        positions = np.full(self._config.last - self._config.first, self._position, np.int64)
+        try:
+            tokens, spans = engine.rows(positions, self._seq_len, self._overlap)
+        except BaseException:
+            # Also on KeyboardInterrupt: the engine may be half-way through a row. The position has not moved, so that
+            # the next call begins with this very batch, on a new engine.
+            self._stop()
+            raise
+        epoch = self.epoch
+        self._position += self._seq_len
+        self._batches += 1
+        return Batch(tokens=tokens, state=self.state_dict(), epoch=epoch, weight=self._weight, spans=spans)
+
+    def __len__(self) -> int:
+        """Batches of the current epoch, from its start to its end, wherever the loader is in it."""
+        return self._order.batches_of(self.epoch, self._seq_len, self._position)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, from 0."""
+        return self._order.epoch_of(self._position)
+
+    # ── position ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole run's position, as fresh plain values; the same on every rank that has taken as many batches."""
+        return self._run.state(self._position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state, `Batch.state` or `state_dict` of any rank.
+
+        The number of ranks, seq_len, overlap, threads, budget and the place of the files may be others than they were.
+
+        Raises:
+            CheckpointDamagedError: not a state.
+            CheckpointMismatchError: the state of another run: names each difference with both values.
+        """
+        self._check_open()
+        position = position_of(state, self._run)
+        self._stop()
+        self._position = position
+        self._restored += 1
+
+    def checkpoint(self) -> bytes:
+        """This rank's part of a checkpoint, after the last batch that was taken: msgpack with a checksum."""
+        return seal_checkpoint(self.state_dict(), self._rank, self._world_size)
+
+    def resume(self, checkpoint: bytes) -> None:
+        """Go to the position of a checkpoint that `merge_checkpoints` made, on any number of ranks.
+
+        One rank's part that was not merged is taken on the same rank of as many ranks only.
+
+        Raises:
+            CheckpointDamagedError: not the bytes of a whole checkpoint.
+            CheckpointMismatchError: of another run, rank or version.
+        """
+        state, rank, world_size = open_checkpoint(checkpoint)
+        if rank is not None and (rank, world_size) != (self._rank, self._world_size):
+            raise CheckpointMismatchError(
+                f"this is the part of rank {rank} of {world_size}, and this loader is rank {self._rank} of "
+                f"{self._world_size}; merge the parts of all ranks with merge_checkpoints, then any number of ranks can resume"
+            )
+        self.load_state_dict(state)
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def index(self) -> DatasetIndex:
+        """The index of the dataset: `save` it, and give it to other ranks."""
+        return self._config.index
+
+    def stats(self) -> dict[str, int]:
+        """Counts since this loader was made.
+
+        ``batches`` and ``tokens`` delivered; ``position`` and ``epoch``; ``bytes_read`` in ``reads`` of storage;
+        ``row_groups`` and ``tokens_decoded``; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
+        """
+        held = 0
+        if self._engine is not None:
+            held = self._engine.budget.held_bytes
+            self._peak_bytes = max(self._peak_bytes, self._engine.budget.peak_bytes)
+        rows = self._config.last - self._config.first
+        return {
+            "batches": self._batches,
+            "tokens": self._batches * rows * self._seq_len,
+            "position": self._position,
+            "epoch": self.epoch,
+            "bytes_read": self._counters.bytes_read,
+            "reads": self._counters.reads,
+            "row_groups": self._counters.row_groups,
+            "tokens_decoded": self._counters.tokens_decoded,
+            "held_bytes": held,
+            "peak_bytes": self._peak_bytes,
+            "budget_bytes": self._config.budget_bytes,
+        }
+
+    def close(self) -> None:
+        """End every thread and let go of all memory. Closing twice is fine; the position can still be asked for."""
+        self._stop()
+        self._closed = True
+
+    def __enter__(self) -> ParquetLoader:
+        self._check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"ParquetLoader({self._config.storage.root!r}, seq_len={self._seq_len}, lanes={self._run.lanes}, "
+            f"rank {self._rank} of {self._world_size}, {self._run.tokens:,} tokens in {self._run.column!r}, "
+            f"epoch {self.epoch}, position {self._position:,})"
+        )
+
+    def _stop(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self._peak_bytes = max(self._peak_bytes, engine.budget.peak_bytes)
+            engine.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
+
+
+# ── what the arguments must be ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # what has no __index__ raises
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < low or (high is not None and number > high):
+        bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
+        raise ConfigError(f"{name} must be an integer {bounds}, not {value!r}")
+    return number
+
+
+def _token_dtype(dtype: object) -> np.dtype[np.integer]:
+    try:
+        found = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
+        raise ConfigError(f"dtype must be a NumPy integer type such as 'int32' or 'int64', not {dtype!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _default_threads() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MAX_DEFAULT_THREADS, cores)
+
+
+def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
+    if world_size > lanes:
+        raise ConfigError(
+            f"world_size {world_size} is more than lanes {lanes}: some ranks would get no row; "
+            f"use at most {lanes} ranks, or more lanes (in a new run)"
+        )
+    if lanes % world_size and not uneven:
+        fewer = next(size for size in range(world_size, 0, -1) if not lanes % size)
+        more = next(size for size in range(world_size, lanes + 1) if not lanes % size)
+        raise ConfigError(
+            f"world_size {world_size} does not divide lanes {lanes}, so ranks would get unequal numbers of rows; "
+            f"use {fewer} or {more} ranks, or allow it with uneven=True and weigh losses by batch.weight"
+        )
+
+
+def _check_ids(index: DatasetIndex, bound: int) -> None:
+    """Refuse ids that the footers' statistics show to be out of range, before a byte of data is read."""
+    wrong = np.flatnonzero((index.max_id >= bound) | (index.min_id < 0))
+    if not len(wrong):
+        return
+    group = int(wrong[0])
+    chunk = index.chunk(group)
+    number = int(index.min_id[group]) if index.min_id[group] < 0 else int(index.max_id[group])
+    others = f", and {len(wrong) - 1:,} more row groups have such" if len(wrong) > 1 else ""
+    raise DataError(
+        f"has token id {number} by its statistics, outside [0, {bound}){others}; check vocab_size, dtype and the "
+        "tokenizer that wrote the files",
+        path=chunk.path,
+        row_group=chunk.row_group,
+        column=index.column,
+    )
+
+
+def _check_budget(config: EngineConfig) -> None:
+    window = config.order.window
+    needed = required_bytes(config, window)
+    if needed <= config.budget_bytes:
+        return
+    low, high = 0, min(window, len(config.index))  # the largest window that fits is in [low, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if required_bytes(config, middle) <= config.budget_bytes:
+            low = middle
+        else:
+            high = middle
+    fits = (
+        f"or, in a new run, window={low}, which fits"
+        if low
+        else "not even window=1 fits: write the files with smaller row groups"
+    )
+    raise ConfigError(
+        f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
+        f"give at least {needed:,}, {fits}"
+    )

@@ -1,0 +1,218 @@
+"""Runs tasks ahead on threads, hands their results out in order, and keeps what is held within a byte budget.
+
+A task is a value: what to run and how many bytes it will hold. Tasks are admitted strictly in order, each as soon as
+its bytes fit beside all that is held already; several then run at once. Whoever is done with some of the bytes gives
+them back to the `Budget`, which lets the next task in:
+
+    tasks    0  1  2  3  4  5  6 ...          budget 100, held 90
+             └──┴──┘  └──┘  └─ costs 20: waits until 10 more are given back
+             taken    running
+
+Nothing polls: threads wait on one condition. A task's error is handed out where its result would have been.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = ["Budget", "Prefetcher", "Task"]
+
+T = TypeVar("T")
+
+# A thread in the middle of a network read cannot be interrupted; at interpreter exit it is not waited for much longer.
+_EXIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[T]):
+    """A piece of work and the bytes that it and its result hold, until they are released to the budget."""
+
+    run: Callable[[], T]
+    cost_bytes: int
+
+
+class Budget:
+    """Counts the bytes that are held, from all threads.
+
+    Attributes:
+        limit_bytes: never exceeded.
+        held_bytes: held now.
+        peak_bytes: the most that was ever held.
+        condition: notified whenever something changes.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self.peak_bytes = 0
+        self.condition = threading.Condition()
+
+    def fits(self, cost_bytes: int) -> bool:
+        """Whether so many bytes more stay within the limit; to be called under the condition."""
+        return self.held_bytes + cost_bytes <= self.limit_bytes
+
+    def acquire(self, cost_bytes: int) -> None:
+        """Count bytes that `fits` has allowed; to be called under the condition."""
+        self.held_bytes += cost_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+    def release(self, cost_bytes: int) -> None:
+        """Give bytes back."""
+        with self.condition:
+            self.held_bytes -= cost_bytes
+            assert self.held_bytes >= 0
+            self.condition.notify_all()
+
+
+class Prefetcher(Generic[T]):
+    """Results of an endless or finite sequence of tasks, in order.
+
+    Threads start at once and end with `close`, with garbage collection, and at interpreter exit.
+
+    Args:
+        tasks: the tasks in order; advanced from the threads, by one at a time.
+        budget: shared with whoever releases what the tasks hold.
+        threads: tasks that may run at once.
+        ahead: tasks that may be admitted before the one that is handed out next is taken.
+    """
+
+    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, *, threads: int, ahead: int) -> None:
+        self._shared = shared = _Shared(tasks, budget, ahead)
+        shared.threads = [
+            threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
+        self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
+        for thread in shared.threads:
+            thread.start()
+
+    def take(self) -> T:
+        """The next task's result, waiting for it as long as it takes.
+
+        Raises:
+            StopIteration: there are no more tasks.
+            Exception: what the task raised, once; the one after is next.
+        """
+        shared = self._shared
+        with shared.condition:
+            number = shared.next_out
+            while number not in shared.done:
+                if shared.ended is not None and number >= shared.ended:
+                    raise StopIteration
+                shared.consumer_waits = True
+                shared.condition.notify_all()
+                try:
+                    shared.condition.wait()
+                finally:
+                    shared.consumer_waits = False
+            result, error = shared.done.pop(number)
+            shared.next_out += 1
+            shared.condition.notify_all()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # without an error there is a result
+
+    def close(self) -> None:
+        """End every thread and drop every result. Waits for tasks that are running."""
+        if self._finalizer.detach() is not None:
+            _end(self._shared, None)
+
+
+class _Shared(Generic[T]):
+    """What the threads and the consumer share; every field is guarded by `condition`, but for `tasks` and `turn`."""
+
+    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead: int) -> None:
+        self.tasks = tasks
+        self.turn = threading.Lock()  # whoever holds it advances `tasks` and admits the task that comes out
+        self.budget = budget
+        self.condition = budget.condition
+        self.ahead = ahead
+        self.threads: list[threading.Thread] = []
+        self.pid = os.getpid()
+        self.done: dict[int, tuple[T | None, BaseException | None]] = {}
+        self.next_in = 0
+        self.next_out = 0
+        self.running = 0
+        self.ended: int | None = None  # the number of tasks there were
+        self.consumer_waits = False
+        self.stopped = False
+
+    @property
+    def starved(self) -> bool:
+        """Whether nothing can ever move again: the consumer waits for a task that no release will let in."""
+        return self.consumer_waits and self.running == 0 and self.next_out == self.next_in
+
+
+def _work(shared: _Shared[T]) -> None:
+    while True:
+        with shared.turn:
+            admitted = _admit(shared)
+        if admitted is None:
+            return
+        number, task = admitted
+        result, error = None, None
+        try:
+            result = task.run()
+        except BaseException as raised:
+            error = raised
+        with shared.condition:
+            shared.running -= 1
+            if not shared.stopped:
+                shared.done[number] = (result, error)
+            shared.condition.notify_all()
+        # A thread that waits for its next task must not keep the last one's bytes alive.
+        del admitted, task, result, error
+
+
+def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
+    """The next task and its number, once its bytes fit; None when there is none or the owner is gone."""
+    if shared.stopped or shared.ended is not None:
+        return None
+    number = shared.next_in
+    try:
+        task = next(shared.tasks)
+    except BaseException as error:  # the plan itself failed: the consumer is told where the task would have come
+        with shared.condition:
+            if not isinstance(error, StopIteration):
+                shared.done[number] = (None, error)
+                number += 1
+            shared.next_in = shared.ended = number
+            shared.condition.notify_all()
+        return None
+    with shared.condition:
+        while not shared.stopped:
+            if number - shared.next_out < shared.ahead and shared.budget.fits(task.cost_bytes):
+                shared.budget.acquire(task.cost_bytes)
+                shared.next_in = number + 1
+                shared.running += 1
+                return number, task
+            if shared.starved:
+                problem = (
+                    f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
+                    f"{shared.budget.limit_bytes:,} of which {shared.budget.held_bytes:,} are held"
+                )
+                shared.done[number] = (None, AssertionError(problem))
+                shared.next_in = shared.ended = number + 1
+                shared.condition.notify_all()
+                return None
+            shared.condition.wait()
+    return None
+
+
+def _end(shared: _Shared[T], patience_seconds: float | None) -> None:
+    if os.getpid() != shared.pid:
+        return  # a forked child has none of the threads, and its copy of the lock may be held for ever
+    with shared.condition:
+        shared.stopped = True
+        shared.done.clear()
+        shared.condition.notify_all()
+    if threading.current_thread() not in shared.threads:  # garbage collection can run on any thread, on ours as well
+        for thread in shared.threads:
+            thread.join(patience_seconds)
+    shared.done.clear()
