@@ -1,0 +1,22 @@
+"""Packages that only pretokenization needs, imported where they are used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from parquet_loader.errors import ConfigError
+
+
+def import_extra(name: str) -> Any:
+    """The module, or an error that says how to install it.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name != name:
+            raise  # the package is there but broken: its own message says more
+        raise ConfigError(f"this needs the package {name}: pip install parquet_loader[pretokenize]") from exc
