@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="pretokenize",
         description="Tokenize text into Parquet files that parquet_loader reads.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,  # a script's abbreviation must not change its meaning with a later option
     )
     add = parser.add_argument
     add(
@@ -118,7 +120,9 @@ def _progress_bar() -> Iterator[Callable[[Progress], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with import_extra("tqdm").tqdm(desc="pretokenize", unit="B", unit_scale=True, dynamic_ncols=True) as bar:
+    # A pseudo-terminal of no known size would get a bar without a single sign.
+    size = {} if os.get_terminal_size(sys.stderr.fileno()).columns else {"ncols": 100, "nrows": 24}
+    with import_extra("tqdm").tqdm(desc="pretokenize", unit="B", unit_scale=True, **size) as bar:
 
         def show(done: Progress) -> None:
             bar.set_postfix_str(f"{done.documents:,} docs, {done.tokens:,} tokens", refresh=False)

@@ -153,7 +153,7 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
     """
     module = import_extra("tokenizers")
     path = Path(where).expanduser()
-    if path.is_dir():
+    if where and path.is_dir():
         tokenizer, config = _from_file(module, path / "tokenizer.json"), _read_config(path / "tokenizer_config.json")
     elif path.is_file():
         tokenizer, config = _from_file(module, path), _read_config(path.parent / "tokenizer_config.json")

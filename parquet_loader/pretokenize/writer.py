@@ -37,8 +37,8 @@ class Layout:
 
     BYTE_STREAM_SPLIT puts the first bytes of all ids together, then the second bytes, and so on. Parquet stores a
     uint16 as four bytes, so two of the four streams are all zeros and vanish, and the high bytes compress well.
-    Measured with 11 M tokens of a vocabulary of 50,257 (Python sources, row groups of 1 M tokens, one thread; ns a token
-    to read the list column with pyarrow, and to read the values alone, which is what the loader does):
+    Measured with 11 M tokens of a vocabulary of 50,257 (Python sources, row groups of 1 M tokens, one thread; ns a
+    token to read the list column with pyarrow, and to read the values alone, which is what the loader does):
 
         encoding, compression      bytes/token   list ns   values ns   write ns
         dictionary, snappy            1.94         4.9        2.3         17

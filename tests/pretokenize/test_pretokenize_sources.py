@@ -1,0 +1,326 @@
+"""Finding files, and reading records out of each kind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError
+from parquet_loader.pretokenize.sources import FileSource, Record, TextUnit, classify, find_files
+
+
+def read(*inputs: object, column: str = "text", unit: TextUnit = "line") -> list[Record]:
+    files = find_files([str(each) for each in inputs]).files
+    return list(FileSource(files=files, text_column=column, text_unit=unit).records())
+
+
+def texts(*inputs: object, column: str = "text", unit: TextUnit = "line") -> list[str]:
+    return [record.text for record in read(*inputs, column=column, unit=unit)]
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
+
+
+# --- finding files
+
+
+def test_inputs_keep_their_order_and_a_folder_is_sorted_at_every_depth(tmp_path: Path) -> None:
+    touch(tmp_path, "z.txt", "d/b.txt", "d/a/c.txt", "d/a.txt")
+    assert texts(tmp_path / "z.txt", tmp_path / "d") == ["z.txt", "d/a.txt", "d/a/c.txt", "d/b.txt"]
+
+
+def test_a_folder_passes_over_hidden_names_at_any_depth_and_reports_other_extensions(tmp_path: Path) -> None:
+    touch(tmp_path, "a.txt", "_b.txt", ".c.txt", "_d/e.txt", ".f/g.txt", "h/_i/j.txt", "readme.md", "noextension")
+    found = find_files([str(tmp_path)])
+    assert [Path(file.path).name for file in found.files] == ["a.txt"]
+    assert sorted(Path(name).name for name in found.skipped) == ["noextension", "readme.md"]
+
+
+def test_a_glob_is_sorted_and_passes_over_hidden_names(tmp_path: Path) -> None:
+    touch(tmp_path, "a/2.txt", "a/1.txt", "b/3.txt", "_c/4.txt", "b/_5.txt")
+    assert texts(tmp_path / "*" / "*.txt") == ["a/1.txt", "a/2.txt", "b/3.txt"]
+    assert texts(tmp_path / "**" / "*.txt") == ["a/1.txt", "a/2.txt", "b/3.txt"]
+
+
+def test_a_file_that_several_inputs_name_is_read_once(tmp_path: Path) -> None:
+    touch(tmp_path, "a.txt", "b.txt")
+    assert texts(tmp_path / "b.txt", tmp_path / "*.txt", tmp_path) == ["b.txt", "a.txt"]
+
+
+def test_a_file_with_the_signs_of_a_glob_in_its_name_is_that_file(tmp_path: Path) -> None:
+    touch(tmp_path, "a[1].txt", "a1.txt")
+    assert texts(tmp_path / "a[1].txt") == ["a[1].txt"]
+
+
+def test_a_hidden_file_that_is_named_is_read(tmp_path: Path) -> None:
+    touch(tmp_path, "_a.txt")
+    assert texts(tmp_path / "_a.txt") == ["_a.txt"]
+
+
+def test_files_of_any_fsspec_filesystem_are_read(memory_url: str) -> None:
+    with fsspec.open(f"{memory_url}/in/a.jsonl.gz", "wb", compression="gzip") as stream:
+        stream.write(b'{"text": "far"}\n')
+    with fsspec.open(f"{memory_url}/in/b.txt", "wb") as stream:
+        stream.write(b"away\n")
+    assert texts(f"{memory_url}/in") == ["far", "away"]
+    assert texts(f"{memory_url}/in/*.txt") == ["away"]
+    origin = read(f"{memory_url}/in/b.txt")[0].origin
+    assert origin.startswith("memory://")
+    assert origin.endswith("in/b.txt:1")
+
+
+@pytest.mark.parametrize("name", ["no.txt", "no", "no/*.txt"])
+def test_an_input_at_which_there_is_nothing_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PathNotFoundError) as caught:
+        find_files([str(tmp_path / name)])
+    assert name in str(caught.value)
+
+
+def test_an_unknown_extension_of_a_named_file_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
+    touch(tmp_path, "a.md")
+    for each in ("a.md", "*"):
+        with pytest.raises(ConfigError, match=r"a\.md: unknown extension\. Known are \.txt"):
+            find_files([str(tmp_path / each)])
+
+
+def test_a_folder_without_anything_to_read_is_an_error(tmp_path: Path) -> None:
+    touch(tmp_path, "a.md")
+    with pytest.raises(ConfigError, match=r"no file to read in .*1 files there have other extensions"):
+        find_files([str(tmp_path)])
+
+
+def test_an_unknown_protocol_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="nosuch://bucket/a"):
+        find_files(["nosuch://bucket/a.txt"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.txt", ("text", "")),
+        ("a.TXT.GZ", ("text", ".gz")),
+        ("a.json", ("json", "")),
+        ("a.json.gz", ("json", ".gz")),
+        ("a.ndjson.zst", ("json", ".zst")),
+        ("a.b.jsonl", ("json", "")),
+        ("a.parquet", ("parquet", "")),
+        ("a.parquet.gz", None),
+        ("a.gz", None),
+        ("a.csv", None),
+        ("txt", None),
+        ("a.txt/b", None),
+    ],
+)
+def test_names_are_classified(name: str, expected: tuple[str, str] | None) -> None:
+    assert classify(name) == expected
+
+
+# --- text files
+
+
+def test_a_line_of_a_text_file_is_a_record_and_empty_lines_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("one\r\n\n two \u2028 still\x0btwo\x85\r\n\r\nlast".encode())
+    assert [(record.text, record.origin) for record in read(path)] == [
+        ("one", f"{path}:1"),
+        (" two \u2028 still\x0btwo\x85", f"{path}:3"),
+        ("last", f"{path}:5"),
+    ]
+
+
+def test_a_whole_text_file_can_be_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\r\n\ntwo\n")
+    assert read(path, unit="file") == [Record(text="one\r\n\ntwo\n", origin=str(path))]
+
+
+@pytest.mark.parametrize("unit", ["line", "file"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, unit: TextUnit) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone")
+    assert texts(path, unit=unit) == ["one"]
+
+
+@pytest.mark.parametrize("unit", ["line", "file"])
+def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path, unit: TextUnit) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"fine\nbad \xff\xfe\n")
+    with pytest.raises(DataError) as caught:
+        read(path, unit=unit)
+    assert f"{path}:2: invalid UTF-8: b'\\xff' at byte" in str(caught.value)
+
+
+# --- compression
+
+
+@given(lines=st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), min_size=1)))
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_every_compression_gives_the_same_text(
+    tmp_path_factory: pytest.TempPathFactory, ending: str, lines: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("compressed")
+    raw = "\n".join(lines).encode()
+    packed = {"": lambda x: x, ".gz": gzip.compress, ".zst": zstandard.compress}[ending](raw)
+    (folder / f"a.txt{ending}").write_bytes(packed)
+    expected = [line.removeprefix("\ufeff") if at == 0 else line for at, line in enumerate(lines)]
+    assert texts(folder / f"a.txt{ending}") == [line for line in expected if line]
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(("ending", "compress"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_files_of_several_compressed_pieces_are_read_to_the_end(tmp_path: Path, ending: str, compress: object) -> None:
+    assert callable(compress)
+    pieces = [b"".join(b"line %d of piece %d\n" % (line, piece) for line in range(20_000)) for piece in range(3)]
+    (tmp_path / f"a.txt{ending}").write_bytes(b"".join(compress(piece) for piece in pieces))
+    assert texts(tmp_path / f"a.txt{ending}") == b"".join(pieces).decode().splitlines()
+
+
+@pytest.mark.parametrize(("ending", "compress"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+@pytest.mark.parametrize("damage", ["cut short", "something else"])
+def test_a_damaged_compressed_file_is_an_error_and_never_a_shorter_text(
+    tmp_path: Path, ending: str, compress: object, damage: str
+) -> None:
+    assert callable(compress)
+    packed = compress(b"".join(b"line %d\n" % line for line in range(100_000)))
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(packed[: len(packed) // 2] if damage == "cut short" else b"<html>no such file</html>" * 10)
+    with pytest.raises(DataError, match=rf"a\.txt{ending}: not a whole \{ending} file"):
+        read(path)
+
+
+# --- JSON lines
+
+
+def test_json_lines_give_the_field_and_empty_lines_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a\\nb", "x": 1}\n\n  \n{"text": ""}\n')
+    assert [(record.text, record.origin) for record in read(path)] == [("a\nb", f"{path}:1"), ("", f"{path}:4")]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.ndjson", "a.jsonl"])
+def test_the_text_may_be_in_another_field(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"content": "x"}\n')
+    assert texts(tmp_path / name, column="content") == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "x"', "invalid JSON"),
+        ("[" * 200_000, "invalid JSON"),
+        ('["x"]', "a JSON array"),
+        ('"x"', "a JSON string"),
+        ('{"body": "x", "id": 1}', "no such field; the line has 'body', 'id'. Name the field with --text-column"),
+        ("{}", "no such field; the line has none"),
+        ('{"text": 12}', "a string was expected, got number '12'"),
+        ('{"text": null}', "a string was expected, got null 'null'"),
+        ('{"text": ["x"]}', "a string was expected, got array"),
+    ],
+)
+def test_a_line_that_is_not_what_it_should_be_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "fine"}) + "\n" + line + "\n")
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}:2")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500 + len(str(path))
+
+
+# --- Parquet
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_every_kind_of_string_column_is_read(tmp_path: Path, kind: pa.DataType) -> None:
+    column = pa.array(["a", "", "ü\n", "a"])
+    table = pa.table({"id": [1, 2, 3, 4], "text": column.cast(kind)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    path = tmp_path / "a.parquet"
+    assert [(record.text, record.origin) for record in read(path)] == [
+        ("a", f"{path}: row 0"),
+        ("", f"{path}: row 1"),
+        ("ü\n", f"{path}: row 2"),
+        ("a", f"{path}: row 3"),
+    ]
+
+
+def parquet_error(path: Path, table: pa.Table) -> str:
+    pq.write_table(table, path)
+    with pytest.raises(DataError) as caught:
+        read(path)
+    return str(caught.value)
+
+
+def test_a_missing_parquet_column_lists_the_columns_there_are(tmp_path: Path) -> None:
+    message = parquet_error(tmp_path / "a.parquet", pa.table({"body": ["x"], "id": [1]}))
+    assert "column 'text': no such column; the file has 'body', 'id'" in message
+
+
+def test_a_parquet_column_of_another_type_is_an_error(tmp_path: Path) -> None:
+    message = parquet_error(tmp_path / "a.parquet", pa.table({"text": [[1, 2]]}))
+    assert "a column of strings was expected, got list<" in message
+
+
+def test_two_parquet_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    assert "more than one column of that name" in parquet_error(tmp_path / "a.parquet", table)
+
+
+def test_a_null_in_a_parquet_column_names_the_row(tmp_path: Path) -> None:
+    assert "row 70 is null" in parquet_error(tmp_path / "a.parquet", pa.table({"text": ["x"] * 70 + [None]}))
+
+
+def test_invalid_utf8_in_a_parquet_column_names_the_row(tmp_path: Path) -> None:
+    broken = pa.array([b"fine"] * 66 + [b"\xff"]).view(pa.string())
+    message = parquet_error(tmp_path / "a.parquet", pa.table({"text": broken}))
+    assert "a.parquet: row 66, column 'text': invalid UTF-8" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>no such file</html>", b"PAR1 cut short"])
+def test_something_else_under_the_name_of_a_parquet_file_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: not readable as Parquet"):
+        read(tmp_path / "a.parquet")
+
+
+def test_rot_within_a_parquet_page_is_an_error_where_the_writer_wrote_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"text": ["word" * 100] * 500}),
+        path,
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="not readable as Parquet"):
+        read(path)
+
+
+# --- storage
+
+
+def test_a_file_that_vanishes_after_it_was_found_is_a_storage_error(tmp_path: Path) -> None:
+    touch(tmp_path, "a.txt")
+    files = find_files([str(tmp_path)]).files
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(StorageError, match=r"cannot read .*a\.txt"):
+        list(FileSource(files=files).records())
