@@ -30,8 +30,8 @@ _MAX_DEFAULT_THREADS = 4
 class ParquetLoader:
     """Packed, shuffled sequences from tokenized Parquet, the same for any number of ranks, resumable exactly.
 
-    ``for batch in loader`` gives the rest of the current epoch and then ends; the next ``for`` goes on. Lanes are endless
-    streams cut to rows: every row is full, and an epoch's last row may end with the next epoch's first tokens.
+    ``for batch in loader`` gives the rest of the current epoch and then ends; the next ``for`` goes on. Lanes are
+    endless streams cut to rows: every row is full, and an epoch's last row may end with the next epoch's first tokens.
 
     Args:
         source: a folder, a file, a glob, a list of them; local or any fsspec URL. See `parquet_loader.storage`.
@@ -237,7 +237,7 @@ class ParquetLoader:
         if rank is not None and (rank, world_size) != (self._rank, self._world_size):
             raise CheckpointMismatchError(
                 f"this is the part of rank {rank} of {world_size}, and this loader is rank {self._rank} of "
-                f"{self._world_size}; merge the parts of all ranks with merge_checkpoints, then any number of ranks can resume"
+                f"{self._world_size}; merge the parts of all ranks with merge_checkpoints, then any number can resume"
             )
         self.load_state_dict(state)
 

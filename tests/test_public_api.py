@@ -1,0 +1,75 @@
+"""What users may rely on, pinned."""
+
+from __future__ import annotations
+
+import inspect
+
+import parquet_loader
+from parquet_loader import ParquetLoader, ParquetLoaderError
+
+NAMES = [
+    "Batch",
+    "CheckpointDamagedError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "ConfigError",
+    "DataError",
+    "DatasetIndex",
+    "FileChangedError",
+    "LoaderClosedError",
+    "ParquetLoader",
+    "ParquetLoaderError",
+    "PathNotFoundError",
+    "StorageError",
+    "build_index",
+    "merge_checkpoints",
+]
+
+LOADER_ARGUMENTS = {
+    "seq_len": inspect.Parameter.empty,
+    "lanes": inspect.Parameter.empty,
+    "window": 64,
+    "seed": 0,
+    "shuffle": True,
+    "column": None,
+    "eos_id": None,
+    "vocab_size": None,
+    "rank": 0,
+    "world_size": 1,
+    "uneven": False,
+    "overlap": 0,
+    "budget_bytes": 2 << 30,
+    "threads": None,
+    "dtype": "int32",
+    "storage_options": None,
+    "cache_dir": None,
+    "index": None,
+}
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(parquet_loader.__all__) == NAMES
+    assert all(hasattr(parquet_loader, name) for name in NAMES)
+
+
+def test_the_loaders_arguments_and_defaults_are_these() -> None:
+    parameters = inspect.signature(ParquetLoader).parameters
+    keywords = {name: p.default for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert keywords == LOADER_ARGUMENTS
+    assert [name for name, p in parameters.items() if p.kind is not inspect.Parameter.KEYWORD_ONLY] == ["source"]
+
+
+def test_every_public_name_and_method_is_documented() -> None:
+    for name in NAMES:
+        value = getattr(parquet_loader, name)
+        assert inspect.getdoc(value), name
+        if inspect.isclass(value):
+            for member_name, member in vars(value).items():
+                if not member_name.startswith("_") and (callable(member) or isinstance(member, property)):
+                    assert inspect.getdoc(member), f"{name}.{member_name}"
+
+
+def test_every_error_is_caught_by_the_root() -> None:
+    errors = [value for name, value in vars(parquet_loader).items() if name.endswith("Error")]
+    assert len(errors) == 10
+    assert all(issubclass(error, ParquetLoaderError) for error in errors)
