@@ -209,9 +209,9 @@ def test_a_checkpoint_of_another_column_is_refused(folder: Path, tmp_path: Path)
 
 def test_every_difference_is_named_at_once(folder: Path) -> None:
     whole = merge_checkpoints(parts_of(folder, 1))
-    with ParquetLoader(folder, **{**OPTIONS, "seed": 9, "window": 1, "lanes": 2}) as loader:
-        with pytest.raises(CheckpointMismatchError) as caught:
-            loader.resume(whole)
+    other = {**OPTIONS, "seed": 9, "window": 1, "lanes": 2}
+    with ParquetLoader(folder, **other) as loader, pytest.raises(CheckpointMismatchError) as caught:
+        loader.resume(whole)
     for name in ("seed", "window", "lanes"):
         assert f"{name} is" in str(caught.value)
     assert "\n" not in str(caught.value)
