@@ -10,31 +10,38 @@ folder that all of it lies under; a file is known by its path relative to that r
     [/data/x, /data/y/b.parquet]       /data           x/a.parquet, y/b.parquet
 
 Folders and globs give ``*.parquet`` at any depth, passing over every file and folder whose name starts with ``_`` or
-``.`` (temporaries, ``_SUCCESS``, checksums). A file named outright is taken as it is.
+``.`` (temporaries, ``_SUCCESS``, checksums). A file named outright is taken as it is. Links are followed as though
+what they point to lay in their place, except a link back to a folder that it lies in. In a glob ``*``, ``?`` and
+``[...]`` match within a name, and ``**`` stands for any number of folders; a path that exists is never taken for a
+glob, so that a folder may be called ``a[1]``.
 
 Every read names the size and version (modification time, ETag) that the file had when it was listed, and fails where
-they are others now: tokens of a replaced file are never read in silence.
+they are others afterwards: tokens of a replaced file are never read in silence. Looking after the read and not before
+it leaves no moment in which a replacement could slip through.
 """
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import os
-import posixpath
 import random
 import re
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeVar
 
 from .errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
 
 __all__ = ["FileInfo", "Source", "Storage", "open_storage"]
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+S = TypeVar("S")
 T = TypeVar("T")
+E = TypeVar("E", ConfigError, StorageError, PathNotFoundError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,45 +95,82 @@ def open_storage(source: Source, storage_options: Mapping[str, Any] | None = Non
         storage_options: passed on to the fsspec filesystem; not for local paths.
 
     Raises:
-        ConfigError: an empty list, or entries on different filesystems.
+        ConfigError: an empty list, what is no path, or entries on different filesystems.
         PathNotFoundError: an entry that is no glob does not exist.
+        StorageError: an entry cannot be looked at.
     """
-    entries = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if isinstance(source, (str, os.PathLike)):
+        entries: list[str | os.PathLike[str]] = [source]
+    elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
+        entries = list(source)
+    else:
+        raise ConfigError(f"{source!r} is no path; give a folder, a file, a glob or a URL, or a list of them")
     if not entries:
         raise ConfigError("the list of paths is empty; name at least one folder, file or glob")
     for entry in entries:
         if not isinstance(entry, (str, os.PathLike)) or not os.fspath(entry):
             raise ConfigError(f"{entry!r} is no path; give a folder, a file, a glob or a URL")
-    urls = [os.fspath(entry) for entry in entries]
-    local = [_local_path(url) for url in urls]
-    if all(path is not None for path in local):
+    urls = [os.fsdecode(entry) for entry in entries]
+    local = [path for url in urls if (path := _local_path(url)) is not None]
+    if len(local) == len(urls):
         if storage_options:
             raise ConfigError(f"storage_options {sorted(storage_options)} do not apply to local paths; leave them out")
-        return LocalStorage([path for path in local if path is not None])
+        return LocalStorage(local)
+    if local:
+        raise ConfigError(f"{local[0]} is a local path and others are URLs; give each its own loader")
     return FsspecStorage(urls, storage_options or {})
 
 
 def _local_path(url: str) -> str | None:
-    """The absolute local path of a plain path or file URL; None for any other URL."""
+    """The absolute local path of a plain path or file URL, without a final slash; None for any other URL."""
     if url.startswith(("file://", "local://")):
-        url = url.split("://", 1)[1]
-    elif "://" in url or "::" in url:
+        url = url.split("://", 1)[1]  # taken literally, as fsspec does: %20 is no space
+    elif "://" in url or ("::" in url and not os.path.exists(url)):
         return None
-    absolute = str(Path(url).expanduser().absolute())
-    return absolute + "/" if url.endswith("/") else absolute
+    path = os.path.join(os.getcwd(), os.path.expanduser(url))
+    parts = path.split("/")
+    if ".." in parts:  # resolved through links, as the operating system does
+        last = len(parts) - parts[::-1].index("..")
+        path = "/".join([os.path.realpath("/".join(parts[:last])), *parts[last:]])
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
-_MAGIC = re.compile(r"[*?[]")
+_WILDCARD = re.compile(r"[*?[]")
 
 
-def _glob_base(pattern: str) -> str:
-    """The deepest folder of a glob that holds no wildcard: ``/data/set/part-*`` is in ``/data/set``."""
-    return posixpath.dirname(pattern[: _MAGIC.search(pattern).start()])  # type: ignore[union-attr]
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of a source.
+
+    Attributes:
+        path: without a final slash.
+        base: the deepest folder without a wildcard, with its final slash: ``/data/`` of ``/data/part-*/x``.
+    """
+
+    path: str
+    base: str
+    kind: Literal["file", "folder", "glob"]
 
 
-def _is_data(relative: str) -> bool:
-    parts = relative.split("/")
-    return parts[-1].endswith(".parquet") and not any(part.startswith(("_", ".")) for part in parts)
+def _entry(path: str, kind: Literal["file", "folder", "glob"]) -> _Entry:
+    if kind == "folder":
+        return _Entry(path, path.rstrip("/") + "/" if path else "", kind)
+    wildcard = _WILDCARD.search(path) if kind == "glob" else None
+    return _Entry(path, path[: path.rfind("/", 0, wildcard.start() if wildcard else None) + 1], kind)
+
+
+def _common_base(bases: Iterable[str]) -> str:
+    """The deepest folder that all of these lie in: ``/data/`` of ``/data/x/`` and ``/data/y/z/``."""
+    split = [base.split("/")[:-1] for base in bases]
+    common = 0
+    while all(len(parts) > common and parts[common] == split[0][common] for parts in split):
+        common += 1
+    return "".join(part + "/" for part in split[0][:common])
+
+
+def _is_data(inside: str) -> bool:
+    """Whether a path below a folder is one of its data files."""
+    return inside.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in inside.split("/"))
 
 
 class _Listing:
@@ -137,21 +181,28 @@ class _Listing:
         self._files: dict[str, FileInfo] = {}
         self._passed_over: list[str] = []
 
-    def add(self, path: str, base: str, size: int, version: str, *, named: bool = False) -> None:
-        """Take a file that was found under ``base``, or named outright."""
-        if not named and not _is_data(posixpath.relpath(path, base)):
-            self._passed_over.append(posixpath.basename(path))
-            return
-        relative = posixpath.relpath(path, self._root)
+    def wants(self, path: str, entry: _Entry) -> bool:
+        """Whether a path that an entry leads to is a data file of it."""
+        wanted = entry.kind == "file" or (path.startswith(entry.base) and _is_data(path[len(entry.base) :]))
+        if not wanted:
+            self._passed_over.append(path.rsplit("/", 1)[-1])
+        return wanted
+
+    def add(self, path: str, size: int, version: str) -> None:
+        relative = path[len(self._root) :]
         if relative in self._files:
             raise ConfigError(f"{path} is named twice by the list of paths; each file may come once")
+        try:
+            relative.encode()
+        except UnicodeEncodeError:
+            raise StorageError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
         self._files[relative] = FileInfo(path=relative, size=size, version=version)
 
-    def result(self) -> list[FileInfo]:
+    def result(self, shown: str) -> list[FileInfo]:
         if not self._files:
             seen = ", ".join(sorted(self._passed_over)[:5])
             raise PathNotFoundError(
-                f"{self._root} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
+                f"{shown} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
                 f"with _ or .; " + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
             )
         return [self._files[path] for path in sorted(self._files)]
@@ -163,37 +214,36 @@ def _changed(path: str, now: str) -> FileChangedError:
     )
 
 
+# ── local files ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 class LocalStorage:
     """Files on disk, read with ``pread``; a version is the modification time in nanoseconds."""
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
         self._entries = [_local_entry(path) for path in paths]
-        self._root = posixpath.commonpath([base for _, base in self._entries])
+        self._base = _common_base(entry.base for entry in self._entries)
 
     @property
     def root(self) -> str:
-        return self._root
+        return self._base.rstrip("/") or "/"
 
     @property
     def identity(self) -> str:
-        return "\n".join(sorted(path for path, _ in self._entries))
+        return "\n".join(sorted(entry.path for entry in self._entries))
 
     def list_files(self) -> list[FileInfo]:
-        listing = _Listing(self._root)
-        for path, base in self._entries:
-            named = path != base and not _MAGIC.search(path)
-            for file in _local_files(path, named=named):
-                try:
-                    status = os.stat(file)
-                except FileNotFoundError:
-                    continue  # a dangling link, or removed while being listed
-                except OSError as error:
-                    raise StorageError(f"cannot look at {file}: {error.strerror}") from error
-                listing.add(file, base, status.st_size, str(status.st_mtime_ns), named=named)
-        return listing.result()
+        listing = _Listing(self._base)
+        for entry in self._entries:
+            for path in _local_files(entry):
+                if listing.wants(path, entry):
+                    status = _status(path)
+                    if status is not None:
+                        listing.add(path, status.st_size, str(status.st_mtime_ns))
+        return listing.result(self.root)
 
     def read(self, file: FileInfo, start: int, length: int) -> bytes:
-        path = f"{self._root}/{file.path}"
+        path = self._base + file.path
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError as error:
@@ -201,161 +251,288 @@ class LocalStorage:
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
         try:
+            data = _read_range(descriptor, start, length)
             status = os.fstat(descriptor)
-            if (status.st_size, str(status.st_mtime_ns)) != (file.size, file.version):
-                raise _changed(
-                    path,
-                    f"size {status.st_size:,} and modification time {status.st_mtime_ns} ns "
-                    f"where there were {file.size:,} and {file.version}",
-                )
-            pieces = []
-            while length:
-                piece = os.pread(descriptor, min(length, 1 << 30), start)
-                if not piece:
-                    raise _changed(path, f"it ends {length:,} bytes early")
-                pieces.append(piece)
-                start += len(piece)
-                length -= len(piece)
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         finally:
             os.close(descriptor)
+        if (status.st_size, str(status.st_mtime_ns)) != (file.size, file.version):
+            raise _changed(
+                path,
+                f"size {status.st_size:,} and modification time {status.st_mtime_ns} ns "
+                f"where there were {file.size:,} and {file.version}",
+            )
+        if len(data) != length:
+            raise StorageError(f"{path} has {file.size:,} bytes: there are no {length:,} from byte {start:,} on")
+        return data
 
 
-def _local_entry(path: str) -> tuple[str, str]:
-    """(the path without a final slash, its base folder)."""
-    stripped = path.rstrip("/") or "/"
-    if os.path.isdir(stripped):
-        return stripped, stripped
-    if os.path.exists(stripped):
-        return stripped, posixpath.dirname(stripped)
-    if _MAGIC.search(stripped):
-        return stripped, _glob_base(stripped) or "/"
+def _read_range(descriptor: int, start: int, length: int) -> bytes:
+    """The bytes of a range that are there."""
+    pieces = []
+    while length:
+        piece = os.pread(descriptor, min(length, 1 << 30), start)  # Linux gives no 2 GiB at once
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+        length -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _local_entry(path: str) -> _Entry:
+    if os.path.isdir(path):
+        return _entry(path, "folder")
+    if os.path.exists(path):
+        return _entry(path, "file")
+    if _WILDCARD.search(path):
+        return _entry(path, "glob")
     raise PathNotFoundError(f"there is no {path}; check the path, or the mount it lies on")
 
 
-def _local_files(path: str, *, named: bool) -> Iterator[str]:
-    if named:
-        yield path
-        return
-    if os.path.isdir(path):
-        yield from _walk(path)
-        return
-    for match in glob.iglob(path, recursive=True):
-        yield from _walk(match) if os.path.isdir(match) else (match,)
+def _status(path: str) -> os.stat_result | None:
+    """What a data file is; None where it is gone, or a pipe or a device."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            raise PathNotFoundError(
+                f"{path} is a link to {os.readlink(path)}, which is not there; fetch it, or remove the link"
+            ) from error
+        return None  # removed while it was being listed
+    except OSError as error:
+        raise StorageError(f"cannot look at {path}: {error.strerror}") from error
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
-def _walk(folder: str) -> Iterator[str]:
-    """Every file below a folder, through links to folders too, each real folder once along any one path."""
+def _local_files(entry: _Entry) -> Iterator[str]:
+    """The files that an entry leads to, data or not, each once."""
+    if entry.kind == "file":
+        yield entry.path
+    elif entry.kind == "folder":
+        yield from _files_below(entry.path)
+    else:
+        parts = entry.path[len(entry.base) :].split("/")
+        while parts and parts[-1] == "**":
+            parts.pop()
+        seen = set()
+        for match in _matches(entry.base.rstrip("/"), parts):
+            for path in _files_below(match) if os.path.isdir(match or "/") else (match,):
+                if path not in seen:
+                    seen.add(path)
+                    yield path
 
-    def fail(error: OSError) -> None:
-        raise StorageError(f"cannot list {error.filename}: {error.strerror}") from error
 
-    seen = {os.path.realpath(folder)}
-    for parent, folders, files in os.walk(folder, onerror=fail, followlinks=True):
-        inside = []
-        for name in folders:
-            child = f"{parent}/{name}"
-            if name.startswith(("_", ".")):
-                continue
-            if os.path.islink(child):
-                real = os.path.realpath(child)
-                if real in seen:
-                    continue
-                seen.add(real)
-            inside.append(name)
-        folders[:] = inside
-        yield from (f"{parent}/{name}" for name in files)
+_FolderIds = frozenset[tuple[int, int]]
+
+
+def _scan(folder: str, above: _FolderIds) -> tuple[list[os.DirEntry[str]], _FolderIds]:
+    """A folder's entries, and the identities of it and those above it; no entries where it is one of those above."""
+    try:
+        status = os.stat(folder or "/")
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            return [], above
+        with os.scandir(folder or "/") as entries:
+            return list(entries), above | {identity}
+    except FileNotFoundError as error:
+        raise PathNotFoundError(f"there is no {folder}; check the path, or the mount it lies on") from error
+    except OSError as error:
+        raise StorageError(f"cannot list {folder}: {error.strerror}") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads nowhere
+
+
+def _files_below(folder: str, above: _FolderIds = frozenset()) -> Iterator[str]:
+    """Every file below a folder, less what is in folders whose name starts with ``_`` or ``.``."""
+    folder = folder.rstrip("/")
+    entries, above = _scan(folder, above)
+    for entry in entries:
+        if not _is_folder(entry):
+            yield f"{folder}/{entry.name}"
+        elif not entry.name.startswith(("_", ".")):
+            yield from _files_below(f"{folder}/{entry.name}", above)
+
+
+def _matches(folder: str, parts: Sequence[str], above: _FolderIds = frozenset()) -> Iterator[str]:
+    """The paths below a folder that match a glob's parts; the standard library's glob hides what it cannot list."""
+    if not parts:
+        yield folder
+    elif not _WILDCARD.search(parts[0]):
+        path = f"{folder}/{parts[0]}"
+        if os.path.exists(path):
+            yield from _matches(path, parts[1:])
+    elif parts[0] == "**":
+        entries, inside = _scan(folder, above)
+        if inside is not above:
+            yield from _matches(folder, parts[1:])
+        for entry in entries:
+            if _is_folder(entry) and not entry.name.startswith(("_", ".")):
+                yield from _matches(f"{folder}/{entry.name}", parts, inside)
+    else:
+        for entry in _scan(folder, frozenset())[0]:
+            if fnmatch.fnmatchcase(entry.name, parts[0]) and (len(parts) == 1 or _is_folder(entry)):
+                yield from _matches(f"{folder}/{entry.name}", parts[1:])
+
+
+# ── any fsspec filesystem ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class FsspecStorage:
     """Files on any fsspec filesystem. A version is whatever the filesystem tells: ETag, generation, modification time.
 
-    Before each read the file is looked at again, since fsspec has no conditional read.
+    After each read the file is looked at again, since fsspec has no conditional read. Where a filesystem tells no
+    version, as some web servers do, only the size is compared.
     """
 
     ATTEMPTS = 5
     FIRST_PAUSE_SECONDS = 0.2
+    PATIENCE_SECONDS = 15  # no attempt starts later: some filesystems themselves try for 10 s and more
+    _REQUESTS_AT_ONCE = 16
 
-    def __init__(self, urls: list[str], storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, urls: Sequence[str], storage_options: Mapping[str, Any]) -> None:
         from fsspec.core import url_to_fs
 
-        try:
-            opened = [url_to_fs(url, **storage_options) for url in urls]
-        except (ValueError, ImportError, TypeError) as error:
-            raise ConfigError(f"{redact(urls[0])} cannot be opened through fsspec: {error}") from error
-        if len({type(fs) for fs, _ in opened}) > 1:
-            raise ConfigError("the paths lie on different filesystems; give each its own loader, or copy them together")
+        self._urls = [redact(url) for url in urls]
+        self._secrets = _secrets(urls, storage_options)
+        first = urls[0].split("::")
+        self._scheme = next((link.split("://", 1)[0] for link in first if "://" in link), "")
+        opened = []
+        for url, shown in zip(urls, self._urls, strict=True):
+            failure: ConfigError | StorageError
+            try:
+                opened.append(url_to_fs(url, **storage_options))
+                continue
+            except (ValueError, ImportError, TypeError) as error:
+                failure = self._failure(ConfigError, f"{shown} cannot be opened through fsspec: {error}", error)
+            except Exception as error:  # some filesystems connect when they are made
+                failure = self._failure(StorageError, f"{shown} cannot be opened: {error}", error)
+            raise failure  # out of the except block, so that an error that shows a secret is not its context
         self._fs = opened[0][0]
-        self._pid = os.getpid()
-        scheme = urls[0].split("://", 1)[0] if "://" in urls[0] else ""
-        self._scheme = scheme.rsplit("::", 1)[-1]
-        self._entries = [self._entry(path) for _, path in opened]
-        bases = [base for _, base, _ in self._entries]
-        self._root = bases[0] if len(bases) == 1 else posixpath.commonpath(bases)
+        if any(fs != self._fs for fs, _ in opened):
+            raise ConfigError("the paths lie on different filesystems; give each its own loader, or copy them together")
+        self._renew()  # an instance of its own: fsspec shares them, listings that are out of date included
+        paths = [path for _, path in opened]
+        for path, shown in zip(paths, self._urls, strict=True):
+            if _PASSWORD.match(path if "://" in path else f"{self._scheme}://{path}"):
+                raise ConfigError(f"the URL of {shown} holds a key or password; give it in storage_options instead")
+        self._queries = {}
+        if self._scheme in (
+            "http",
+            "https",
+        ):  # what follows ? in a web address may be a signature: not part of the name
+            self._queries = {path.partition("?")[0]: "?" + path.partition("?")[2] for path in paths if "?" in path}
+            paths = [path.partition("?")[0] for path in paths]
+        self._entries = self._all_at_once(self._entry, paths)
+        self._base = _common_base(entry.base for entry in self._entries)
 
     @property
     def root(self) -> str:
-        return f"{self._scheme}://{self._root.lstrip('/')}"
+        return self._shown(self._base).rstrip("/")
 
     @property
     def identity(self) -> str:
-        return "\n".join(sorted(f"{self._scheme}://{path}" for path, _, _ in self._entries))
+        return "\n".join(sorted(url.rstrip("/") for url in self._urls))
 
     @property
     def filesystem(self) -> Any:
         """The fsspec filesystem; a new one after a fork, since those with an event loop do not survive it."""
         if os.getpid() != self._pid:
-            fs = self._fs
-            self._fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "skip_instance_cache": True})
-            self._pid = os.getpid()
+            self._renew()
         return self._fs
 
-    def _entry(self, path: str) -> tuple[str, str, str]:
-        """(path, base folder, "glob", "folder" or "file")."""
-        stripped = path.rstrip("/")
-        if _MAGIC.search(stripped):
-            return stripped, _glob_base(stripped), "glob"
-        self._fs.invalidate_cache()
-        if self._call(stripped, lambda: self._fs.isdir(stripped)):
-            return stripped, stripped, "folder"
-        if self._call(stripped, lambda: self._fs.exists(stripped)):
-            return stripped, posixpath.dirname(stripped), "file"
-        raise PathNotFoundError(f"there is no {self._scheme}://{stripped.lstrip('/')}; check bucket, path and region")
+    def _renew(self) -> None:
+        fs = self._fs
+        self._fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "skip_instance_cache": True})
+        self._pid = os.getpid()
+
+    def _entry(self, path: str) -> _Entry:
+        fs = self.filesystem
+        path = path.rstrip("/") or fs.root_marker
+        is_glob = bool(_WILDCARD.search(path))
+        try:
+            kind = self._call(path, lambda: fs.info(path + self._queries.get(path, ""))["type"])
+        except PathNotFoundError:
+            if not is_glob:
+                raise
+            return _entry(path, "glob")
+        # To fsspec every web address is a file, a web server's page that lists a folder too.
+        if kind == "directory" or (not path.endswith(".parquet") and self._call(path, lambda: fs.isdir(path))):
+            return _entry(path, "folder")
+        return _entry(path, "file")
 
     def list_files(self) -> list[FileInfo]:
+        listing = _Listing(self._base)
+        wanted: dict[str, Mapping[str, Any]] = {}
+        for entry, found in zip(self._entries, self._all_at_once(self._find, self._entries), strict=True):
+            for path, info in found.items():
+                if info["type"] != "directory" and not path.endswith("/") and listing.wants(path, entry):
+                    if path in wanted:
+                        raise ConfigError(
+                            f"{self._shown(path)} is named twice by the list of paths; each file may come once"
+                        )
+                    wanted[path] = info
+        # Some filesystems tell less in a listing than in a look at one file, or tell it otherwise; reads look.
+        listed = next(iter(wanted.items()), None)
+        if listed is not None and _version(self._info(listed[0])) != _version(listed[1]):
+            looked_at = list(wanted)
+        else:
+            looked_at = [path for path, info in wanted.items() if info.get("size") is None]
+        wanted.update(zip(looked_at, self._all_at_once(self._info, looked_at), strict=True))
+        for path, info in wanted.items():
+            listing.add(path, self._size(path, info), _version(info))
+        return listing.result(self.root)
+
+    def _find(self, entry: _Entry) -> dict[str, Mapping[str, Any]]:
         fs = self.filesystem
+        if entry.kind == "file":
+            return {entry.path: self._info(entry.path)}
+
+        def below(folder: str) -> dict[str, Mapping[str, Any]]:
+            return dict(self._call(folder, lambda: fs.find(folder, detail=True)))
+
         fs.invalidate_cache()  # a listing must show what is there now
-        listing = _Listing(self._root)
-        for path, base, kind in self._entries:
-            if kind == "file":
-                found = {path: self._call(path, lambda path=path: fs.info(path))}  # type: ignore[misc]
-            elif kind == "folder":
-                found = self._call(path, lambda path=path: fs.find(path, detail=True))  # type: ignore[misc]
-            else:
-                found = self._call(path, lambda path=path: fs.glob(path, detail=True))  # type: ignore[misc]
-                folders = [name for name, info in found.items() if info["type"] == "directory"]
-                for folder in folders:
-                    found.update(self._call(folder, lambda folder=folder: fs.find(folder, detail=True)))  # type: ignore[misc]
-            for name, info in found.items():
-                if info["type"] != "directory":
-                    listing.add(name, base, _size(info), _version(info), named=kind == "file")
-        fs.invalidate_cache()
-        return listing.result()
+        if entry.kind == "folder":
+            found = below(entry.path)
+        else:
+            found = dict(self._call(entry.path, lambda: fs.glob(entry.path, detail=True)))
+            for folder in [path for path, info in found.items() if info["type"] == "directory"]:
+                found.update(below(folder))
+        fs.invalidate_cache()  # and a later look at a file too
+        return found
+
+    def _info(self, path: str) -> Mapping[str, Any]:
+        fs = self.filesystem
+        info: Mapping[str, Any] = self._call(path, lambda: fs.info(path + self._queries.get(path, "")))
+        return info
 
     def read(self, file: FileInfo, start: int, length: int) -> bytes:
         fs = self.filesystem
-        path = posixpath.join(self._root, file.path)
+        path = self._base + file.path
+        url = path + self._queries.get(path, "")
+
+        def check() -> None:
+            fs.invalidate_cache(url)  # a look is no look where it is answered from memory
+            info = fs.info(url)
+            if (self._size(path, info), _version(info)) != (file.size, file.version):
+                now = f"size {info['size']:,} and {_version(info)} where there were {file.size:,} and {file.version}"
+                raise _changed(self._shown(path), now)
 
         def read_range() -> bytes:
-            info = fs.info(path)
-            if (_size(info), _version(info)) != (file.size, file.version):
-                now = f"size {_size(info):,} and {_version(info)} where there were {file.size:,} and {file.version}"
-                raise _changed(f"{self.root}/{file.path}", now)
-            data: bytes = fs.cat_file(path, start=start, end=start + length)
+            try:
+                data: bytes = fs.cat_file(url, start=start, end=start + length)
+            except FileNotFoundError:
+                raise
+            except Exception:
+                check()  # a range that is no longer there fails in a way of its own
+                raise
+            check()
             if len(data) != length:
                 raise OSError(f"{len(data):,} bytes came where {length:,} were asked for")
             return data
@@ -363,47 +540,129 @@ class FsspecStorage:
         try:
             return self._call(path, read_range)
         except PathNotFoundError as error:
-            raise _changed(f"{self.root}/{file.path}", "it is gone") from error
+            raise _changed(self._shown(path), "it is gone") from error
+
+    def _all_at_once(self, request: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        if len(items) <= 1:
+            return [request(item) for item in items]
+        with ThreadPoolExecutor(min(len(items), self._REQUESTS_AT_ONCE), thread_name_prefix="parquet-storage") as pool:
+            return list(pool.map(request, items))
 
     def _call(self, path: str, request: Callable[[], T]) -> T:
         """Make a request, again after a passing fault; every failure leaves as one of the library's errors."""
-        shown = f"{self._scheme}://{path.lstrip('/')}"
-        for attempt in range(1, self.ATTEMPTS + 1):
+        shown = self._shown(path)
+        attempt = 1
+        give_up = time.monotonic() + self.PATIENCE_SECONDS
+        while True:
+            failure: StorageError
             try:
                 return request()
             except StorageError:
                 raise
             except FileNotFoundError as error:
-                raise PathNotFoundError(f"there is no {shown}") from error
+                failure = self._failure(PathNotFoundError, f"there is no {shown}; check the path and the region", error)
             except PermissionError as error:
-                raise StorageError(f"access to {shown} is denied ({error}); check the credentials") from error
-            except (OSError, TimeoutError) as error:
-                if attempt == self.ATTEMPTS:
-                    raise StorageError(f"{shown} failed {attempt} times, the last time with: {error}") from error
-                time.sleep(self.FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1))
-            except Exception as error:  # each filesystem has its own kinds; here is where they end
-                raise StorageError(f"{shown} failed: {type(error).__name__}: {error}") from error
-        raise AssertionError("unreachable")
+                text = f"access to {shown} is denied ({error}); check the credentials"
+                failure = self._failure(StorageError, text, error)
+            except _PERMANENT as error:
+                failure = self._failure(StorageError, f"{shown} failed: {type(error).__name__}: {error}", error)
+            except Exception as error:  # each filesystem has its own kinds of passing faults
+                text = f"{shown} failed {attempt} times, the last time with {type(error).__name__}: {error}"
+                failure = self._failure(StorageError, text, error)
+                if attempt < self.ATTEMPTS and time.monotonic() < give_up:
+                    time.sleep(self.FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1))
+                    attempt += 1
+                    continue
+            raise failure  # out of the except block, so that an error that shows a secret is not its context
+
+    def _failure(self, kind: Callable[[str], E], text: str, cause: BaseException) -> E:
+        """An error of a kind, its text without secrets, and its cause where that shows none either."""
+        failure = kind(self._scrub(text))
+        link: BaseException | None = cause
+        while link is not None and self._scrub(str(link)) == str(link):
+            link = link.__cause__ or link.__context__
+        if link is None:
+            failure.__cause__ = cause
+        return failure
+
+    def _scrub(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _shown(self, path: str) -> str:
+        return path if "://" in path or not self._scheme else f"{self._scheme}://{path.lstrip('/')}"
+
+    def _size(self, path: str, info: Mapping[str, Any]) -> int:
+        size = info.get("size")
+        if size is None:
+            raise StorageError(f"{self._shown(path)} has no size; a Parquet file is read from its end")
+        return int(size)
 
 
-def _size(info: Mapping[str, Any]) -> int:
-    size = info.get("size")
-    if size is None:
-        raise StorageError(f"{info.get('name')} has no size; a Parquet file is read from its end")
-    return int(size)
-
-
-_VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified")
-_WEAK_VERSION_KEYS = ("modified", "updated", "created")
+# Faults that another attempt does not mend.
+_PERMANENT = (
+    IsADirectoryError,
+    NotADirectoryError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+# What tells versions apart, the surest first.
+_VERSION_KEYS = (
+    *("ETag", "etag", "generation", "md5Hash", "content_md5", "CRC", "mtime", "LastModified", "last_modified"),
+    *("modified", "updated", "created"),
+)
 
 
 def _version(info: Mapping[str, Any]) -> str:
-    for key in (*_VERSION_KEYS, *_WEAK_VERSION_KEYS):
-        if info.get(key):
-            return f"{key}={info[key]}"
+    """``key=value`` of what tells a file's version; empty where nothing does."""
+    for key in _VERSION_KEYS:
+        value = info.get(key)
+        if value:
+            return f"{key}={value.timestamp() if isinstance(value, datetime) else value}"
     return ""
 
 
+# user:password@ in a URL. A password may hold slashes; a port is none.
+_PASSWORD = re.compile(r"^(?!git(?:hub)?://)[\w+.-]+://[^/@:]*:(?!\d+/)[^@]*@")
+_SECRET_NAMES = re.compile(r"secret|token|pass|key|sas|credential|connection|auth", re.IGNORECASE)
+
+
 def redact(url: str) -> str:
-    """A URL without the part that may hold a password or token: ``s3://key:secret@bucket?token=x`` to ``s3://bucket``."""
-    return re.sub(r"\?.*$", "", re.sub(r"//[^/@]*@", "//", url))
+    """A URL without what may hold a password or token: ``s3://key:secret@bucket`` becomes ``s3://bucket``."""
+
+    def redact_link(link: str) -> str:
+        if link.startswith(("http://", "https://")):
+            return re.sub(r"//[^/@]*@", "//", link.partition("?")[0])
+        return _PASSWORD.sub(lambda match: match[0].split("://")[0] + "://", link)
+
+    return "::".join(map(redact_link, url.split("::")))
+
+
+def _secrets(urls: Iterable[str], options: Mapping[str, Any]) -> list[str]:
+    """Strings that no error may show, the longest first."""
+    found = set()
+
+    def collect(value: object, secret: bool) -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                collect(inner, secret or bool(_SECRET_NAMES.search(str(name))))
+        elif isinstance(value, (list, tuple, set)):
+            for inner in value:
+                collect(inner, secret)
+        elif secret and isinstance(value, (str, bytes)):
+            found.add(os.fsdecode(value))
+
+    collect(options, False)
+    for url in urls:
+        for link in url.split("::"):
+            password = _PASSWORD.match(link)
+            if password:
+                found.update(password[0].split("://", 1)[1].rstrip("@").split(":", 1))
+            elif link.startswith(("http://", "https://")):
+                found.update(re.findall(r"//([^/@]*)@", link), [link.partition("?")[2]])
+    return sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)
