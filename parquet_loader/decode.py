@@ -36,16 +36,19 @@ __all__ = ["append_eos", "as_binary", "cast_tokens", "decode_chunk", "decode_cos
 PHYSICAL_TYPES = {"INT32": 1, "INT64": 2}
 _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _CONVERTED_LIST = 3
+_OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
 
 
 def decode_cost(*, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> tuple[int, int]:
     """Upper bounds of the bytes that decoding holds: (at its peak, and afterwards in the block).
 
-    pyarrow keeps two 16-bit levels a slot beside the values while it decodes a list column, and the chunk is copied
-    once to frame it.
+    While pyarrow decodes a list column it keeps the values, two 16-bit levels a slot and a bitmap of nulls, all with
+    room for a power of two, and the dictionary or the page that it is at. The chunk is copied once to frame it.
     """
-    kept = tokens * itemsize + (rows + 1) * 8
-    return 2 * chunk_bytes + kept + (tokens + rows) * 4, kept
+    values, offsets = tokens * itemsize, (rows + 1) * 8
+    room = 1 << max(tokens + rows - 1, 0).bit_length()
+    peak = 2 * chunk_bytes + room * (itemsize + 4) + room // 8 + 2 * values + offsets + 8 * _OBJECTS_BYTES
+    return peak, values + tokens // 8 + offsets + _OBJECTS_BYTES
 
 
 def decode_chunk(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:

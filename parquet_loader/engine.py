@@ -14,9 +14,8 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +36,8 @@ _TASK_BYTES = 1 << 20
 # another _TASK_BYTES.
 _GAP_BYTES = 64 << 10
 _BORDER_BYTES = 8
+_OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a block or a part
+_GROUP_BYTES = 4 << 10  # more than what does not depend on a row group's size in `GroupCost.block`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,21 +68,14 @@ class EngineConfig:
 
 @dataclass(slots=True)
 class Counters:
-    """What an engine has done; added to under `lock`, read at any time."""
+    """What engines have done. Added to under their budget's lock: a lock of its own might be held by a thread that a
+    forked child does not have.
+    """
 
     bytes_read: int = 0
     reads: int = 0
     row_groups: int = 0
     tokens_decoded: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, *, bytes_read: int = 0, reads: int = 0, row_groups: int = 0, tokens_decoded: int = 0) -> None:
-        """Count, from any thread."""
-        with self.lock:
-            self.bytes_read += bytes_read
-            self.reads += reads
-            self.row_groups += row_groups
-            self.tokens_decoded += tokens_decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,60 +98,85 @@ class GroupCost:
         return self.fetch + self.block + self.slices
 
 
-def group_cost(config: EngineConfig, group: int, inside: int, joined: int) -> GroupCost:
-    """The cost of a row group.
+def group_cost(
+    config: EngineConfig,
+    *,
+    chunk_bytes: int,
+    rows: int,
+    tokens: int,
+    stored_itemsize: int,
+    inside: int,
+    joined: int,
+    cuts: int,
+) -> GroupCost:
+    """The cost of a row group; it never falls where a number rises.
 
     Args:
         config: what it is decoded for.
-        group: its number in the index.
+        chunk_bytes, rows, tokens: of the row group, tokens without EOS.
+        stored_itemsize: bytes that a token takes when decoded, before it is cast.
         inside: tokens of it that the lanes take.
         joined: those of them that are in parts which lie in several row groups.
+        cuts: lane borders that fall in it.
     """
-    index, itemsize = config.index, config.dtype.itemsize
-    rows, tokens, chunk = int(index.rows[group]), int(index.tokens[group]), int(index.length[group])
-    native = index.itemsize(group)
-    peak, kept = decode_cost(chunk_bytes=chunk, tokens=tokens, rows=rows, itemsize=native)
-    block = int(config.order.group_tokens[group]) * itemsize + (rows + 1) * _BORDER_BYTES
+    itemsize, offsets = config.dtype.itemsize, (rows + 1) * _BORDER_BYTES
+    peak, block = decode_cost(chunk_bytes=chunk_bytes, tokens=tokens, rows=rows, itemsize=stored_itemsize)
+    if stored_itemsize != itemsize:
+        cast = tokens * itemsize + offsets + _OBJECTS_BYTES
+        peak = max(peak, chunk_bytes + block + cast)
+        block = cast
     if config.eos_id is not None:  # a block without EOS, the joined one, and the offsets that pyarrow joins by
-        peak = max(peak, chunk + kept + tokens * itemsize + block + (rows + 1) * 2 * _BORDER_BYTES)
-    elif native != itemsize:
-        peak = max(peak, chunk + kept + block)
-    documents = min(rows, inside) + config.last - config.first + 1
-    # Cutting makes borders, words, a permutation and offsets, each of one number a document.
-    cutting = joined * itemsize + documents * 5 * _BORDER_BYTES
+        joined_block = (tokens + rows) * itemsize + offsets + _OBJECTS_BYTES
+        peak = max(peak, chunk_bytes + block + joined_block + 2 * offsets)
+        block = joined_block
+    documents = min(rows, inside) + 1 + cuts
+    # Cutting makes borders, words, a permutation and offsets, some of each at once.
+    cutting = joined * itemsize + documents * 6 * _BORDER_BYTES + _OBJECTS_BYTES
     return GroupCost(
-        fetch=max(peak - block, chunk),
+        fetch=max(peak - block, chunk_bytes),
         block=block + cutting,
-        slices=inside * itemsize + documents * _BORDER_BYTES,
+        slices=inside * itemsize + (documents + cuts) * _BORDER_BYTES,
     )
 
 
 def required_bytes(config: EngineConfig, window: int) -> int:
     """A budget within which any window of so many row groups can be loaded, whichever row groups it consists of.
 
-    While the consumer waits for a window, what is held is slices of that window, the blocks of the one part that lies
-    across the border to the next task, and that task.
+    While the consumer waits for a task, what is held is the window's slices so far, the blocks of the one part that
+    lies across the border to that task, and the task:
+
+        row groups   │ slices │ slices │ slices + block ┊ slices + block + fetch
+                                             └──── one part ────┘
     """
     index, order, lanes = config.index, config.order, config.last - config.first
-    tokens, itemsize = order.group_tokens, config.dtype.itemsize
-    window = min(window, len(tokens))
-    window_tokens = int(np.partition(tokens, -window)[-window:].sum())
-    window_rows = int(np.partition(index.rows, -window)[-window:].sum())
+    window = min(window, len(index))
+    ascending, most_rows, most_tokens = (np.sort(x) for x in (order.group_tokens, index.rows, index.tokens))
+    window_tokens, window_rows = int(ascending[-window:].sum()), int(most_rows[-window:].sum())
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
-    slices = share * itemsize + (min(window_rows, share) + window * (lanes + 1)) * _BORDER_BYTES
-    part = min(window_tokens, max(PART_TOKENS, window_tokens // order.lanes + 1))
-    lies_in = min(window_tokens, part + 2 * int(tokens.max()))
-    documents = min(window_rows, lies_in) + window * (lanes + 1)
-    across = (lies_in + part) * itemsize + documents * 6 * _BORDER_BYTES
-    task = max(group_cost(config, group, int(tokens[group]), int(tokens[group])).total for group in _costliest(config))
-    return slices + across + max(task, 2 * _TASK_BYTES)
+    slices = share * config.dtype.itemsize + (min(window_rows, share) + window + 2 * lanes + 2) * _BORDER_BYTES
+    part = min(share, max(PART_TOKENS, window_tokens // order.lanes + 1))
 
+    def held(chunk_bytes: int, rows: int, tokens: int) -> GroupCost:
+        inside = min(tokens + rows, share)
+        return group_cost(
+            config,
+            chunk_bytes=chunk_bytes,
+            rows=rows,
+            tokens=tokens,
+            stored_itemsize=max(layout.dtype.itemsize for layout in index.layouts),
+            inside=inside,
+            joined=min(inside, 2 * part),
+            cuts=lanes + 1,
+        )
 
-def _costliest(config: EngineConfig) -> set[int]:
-    """Row groups among which the costliest is, or one as good as it: a million need not be looked at one by one."""
-    index = config.index
-    measures = (index.length, index.rows, index.tokens, config.order.group_tokens)
-    return {int(place) for measure in measures for place in np.argsort(measure)[-8:]}
+    # The part holds an end of one row group and the whole of as many others as fit into it.
+    groups = min(window - 1, 1 + int(np.searchsorted(np.cumsum(ascending), part, side="right")))
+    across = 0
+    if groups:
+        tokens = min(int(most_tokens[-1]) + part, int(most_tokens[-groups:].sum()))
+        across = held(0, int(most_rows[-groups:].sum()), tokens).block + groups * _GROUP_BYTES
+    task = held(int(index.length.max()), int(most_rows[-1]), int(most_tokens[-1]))
+    return slices + across + max(task.fetch + task.block, 2 * _TASK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +227,29 @@ class WindowPlan:
 
 def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
     """Which row groups of a window the lanes need, in which tasks, at which cost."""
+    index, offsets = config.index, window.offsets
     starts = window.slice_starts(config.order.lanes, config.first, config.last)
-    parts = plan_parts(starts, window.offsets, config.first)
-    inside = dict.fromkeys(range(len(window.groups)), 0)
-    joined = dict(inside)
+    parts = plan_parts(starts, offsets, config.first)
+    inside = np.diff(np.clip(offsets, starts[0], starts[-1])).tolist()
+    cuts = np.diff(np.searchsorted(starts, offsets)).tolist()
+    joined = [0] * len(inside)
     for part in parts:
-        for place in part.groups:
-            tokens = min(part.end, int(window.offsets[place + 1])) - max(part.begin, int(window.offsets[place]))
-            inside[place] += tokens
-            joined[place] += tokens if len(part.groups) > 1 else 0
+        if len(part.groups) > 1:
+            for place in part.groups:
+                joined[place] += min(part.end, int(offsets[place + 1])) - max(part.begin, int(offsets[place]))
     costs = {
-        place: group_cost(config, int(window.groups[place]), tokens, joined[place])
-        for place, tokens in inside.items()
-        if tokens
+        place: group_cost(
+            config,
+            chunk_bytes=int(index.length[group]),
+            rows=int(index.rows[group]),
+            tokens=int(index.tokens[group]),
+            stored_itemsize=index.itemsize(group),
+            inside=inside[place],
+            joined=joined[place],
+            cuts=cuts[place],
+        )
+        for place, group in enumerate(window.groups.tolist())
+        if inside[place]
     }
     together: list[list[int]] = []
     size = _TASK_BYTES
@@ -235,7 +264,7 @@ def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
         starts=starts,
         parts=tuple(parts),
         costs=costs,
-        tasks=tuple(_plan_task(config.index, window, costs, places) for places in together),
+        tasks=tuple(_plan_task(index, window, costs, places) for places in together),
     )
 
 
@@ -269,48 +298,56 @@ class _WindowJob:
         self._counters = counters
         self._lock = threading.Lock()
         self._blocks: dict[int, TokenBlock] = {}
-        self._needs = {part: {place for place in part.groups if place in plan.costs} for part in plan.parts}
         self._parts_of: dict[int, list[Part]] = {place: [] for place in plan.costs}
-        for part, places in self._needs.items():
+        self._missing: dict[Part, int] = {}  # row groups that a part needs and that are not decoded
+        for part in plan.parts:
+            places = [place for place in part.groups if place in plan.costs]
+            self._missing[part] = len(places)
             for place in places:
                 self._parts_of[place].append(part)
+        self._uncut = {place: len(parts) for place, parts in self._parts_of.items()}
 
     @property
     def slices_bytes(self) -> int:
         """What stays held until the window is used up."""
         return sum(cost.slices for cost in self.plan.costs.values())
 
-    def run(self, task: TaskPlan) -> list[LaneSlices]:
+    def run(self, task: TaskPlan) -> tuple[_WindowJob, list[LaneSlices]]:
         """Read and decode row groups, and cut every part that is whole with them."""
         for read in task.reads:
             self._decode(read)
         self._budget.release(task.gap_bytes + sum(self.plan.costs[place].fetch for place in task.places))
-        return [self._cut(part) for part in self._whole_with(task.places)]
+        return self, [self._cut(part) for part in self._whole_with(task.places)]
 
     def _decode(self, read: Read) -> None:
         config = self._config
         data = memoryview(config.storage.read(config.index.files[read.file], read.start, read.length))
-        self._counters.add(bytes_read=read.length, reads=1)
+        tokens = 0
         for place in read.places:
             chunk = config.index.chunk(int(self.plan.window.groups[place]))
             begin = chunk.start - read.start
             block = decode_chunk(data[begin : begin + chunk.length], chunk)
-            self._counters.add(row_groups=1, tokens_decoded=len(block.tokens))
+            tokens += len(block.tokens)
             block = cast_tokens(block, config.dtype, config.bound, chunk)
             if config.eos_id is not None:
                 block = append_eos(block, config.eos_id)
             with self._lock:
                 self._blocks[place] = block
+        with self._budget.lock:
+            self._counters.reads += 1
+            self._counters.bytes_read += read.length
+            self._counters.row_groups += len(read.places)
+            self._counters.tokens_decoded += tokens
 
     def _whole_with(self, places: tuple[int, ...]) -> list[Part]:
-        """Parts that need one of these row groups and no other that is not there. Each part is told once."""
-        ready = []
+        """Parts that have missed nothing but these row groups. Each part is told once."""
+        whole = []
         with self._lock:
-            for part in dict.fromkeys(part for place in places for part in self._parts_of[place]):
-                if part in self._needs and all(place in self._blocks for place in self._needs[part]):
-                    del self._needs[part]
-                    ready.append(part)
-        return ready
+            for part in (part for place in places for part in self._parts_of[place]):
+                self._missing[part] -= 1
+                if not self._missing[part]:
+                    whole.append(part)
+        return whole
 
     def _cut(self, part: Part) -> LaneSlices:
         plan, first = self.plan, self._config.first
@@ -318,18 +355,57 @@ class _WindowJob:
             blocks = {place: self._blocks[place] for place in part.groups if place in self._blocks}
         starts = plan.starts[part.first_lane - first : part.last_lane - first + 1]
         slices = cut_part(part, starts, plan.window, self._config.order, blocks)
+        places = list(blocks)
         blocks.clear()
         released = 0
         with self._lock:
-            for place in part.groups:
-                parts = self._parts_of.get(place)
-                if parts is not None:
-                    parts.remove(part)
-                    if not parts:
-                        del self._blocks[place]
-                        released += plan.costs[place].block
+            for place in places:
+                self._uncut[place] -= 1
+                if not self._uncut[place]:
+                    del self._blocks[place]
+                    released += plan.costs[place].block
         self._budget.release(released)
         return slices
+
+
+class _WindowStream:
+    """The windows from a position on, each when its last task has come out of the prefetcher."""
+
+    def __init__(self, config: EngineConfig, position: int, budget: Budget, counters: Counters) -> None:
+        self._config = config
+        self._tasks = _tasks(config, position, budget, counters)
+        self._budget = budget
+        self._prefetcher: Prefetcher[tuple[_WindowJob, list[LaneSlices]]] | None = None
+        self._parts: list[LaneSlices] = []
+
+    def next(self) -> WindowSlices:
+        """The next window's slices."""
+        config = self._config
+        if self._prefetcher is None:
+            self._prefetcher = Prefetcher(
+                self._tasks,
+                self._budget,
+                threads=config.threads,
+                # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
+                # enough that no thread idles.
+                ahead=2 * config.order.window + 4 * config.threads,
+            )
+        job, self._parts = self._prefetcher.take()
+        for _ in range(len(job.plan.tasks) - 1):
+            self._parts += self._prefetcher.take()[1]
+        self._parts.sort(key=lambda part: part.first_lane)
+        parts, self._parts = self._parts, []
+        window, lanes = job.plan.window, config.order.lanes
+        return WindowSlices(
+            runs=lane_runs(parts, window, lanes, config.first, config.last),
+            ends=window.lane_begins(lanes, config.first, config.last) + np.diff(job.plan.starts),
+            held_bytes=job.slices_bytes,
+        )
+
+    def close(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+        self._parts.clear()
 
 
 class Engine:
@@ -345,63 +421,32 @@ class Engine:
 
     def __init__(self, config: EngineConfig, position: int, counters: Counters) -> None:
         self.pid = os.getpid()
-        self._config = config
-        self._position = position
-        self._counters = counters
         self.budget = Budget(config.budget_bytes)
-        # Windows whose tasks have been given to the prefetcher and whose slices have not been taken from it.
-        self._jobs: deque[_WindowJob] = deque()
-        self._prefetcher: Prefetcher[list[LaneSlices]] | None = None
-        self._packer = Packer(config.last - config.first, config.dtype, self._next_window, self.budget.release)
+        # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
+        self._windows = _WindowStream(config, position, self.budget, counters)
+        self._packer: Packer | None = Packer(
+            config.last - config.first, config.dtype, self._windows.next, self.budget.release
+        )
 
     def rows(self, positions: IntArray, seq_len: int, overlap: int) -> tuple[TokenArray, list[Span]]:
         """See `Packer.rows`."""
-        if self._prefetcher is None:
-            config = self._config
-            self._prefetcher = Prefetcher(
-                _tasks(config, self._position, self.budget, self._counters, self._jobs),
-                self.budget,
-                threads=config.threads,
-                # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
-                # enough that no thread idles.
-                ahead=2 * config.order.window + 4 * config.threads,
-            )
+        assert self._packer is not None
         return self._packer.rows(positions, seq_len, overlap)
 
-    def _next_window(self) -> WindowSlices:
-        assert self._prefetcher is not None
-        parts: list[LaneSlices] = []
-        remaining = None
-        while remaining != 0:
-            # The first result of a window comes out after its job was put in line.
-            parts += self._prefetcher.take()
-            remaining = len(self._jobs[0].plan.tasks) - 1 if remaining is None else remaining - 1
-        job = self._jobs.popleft()
-        config, window = self._config, job.plan.window
-        parts.sort(key=lambda part: part.first_lane)
-        lanes = config.order.lanes
-        return WindowSlices(
-            runs=lane_runs(parts, window, lanes, config.first, config.last),
-            ends=window.lane_begins(lanes, config.first, config.last) + np.diff(job.plan.starts),
-            held_bytes=job.slices_bytes,
-        )
-
     def close(self) -> None:
-        """End every thread and let go of everything held."""
-        if self._prefetcher is not None:
-            self._prefetcher.close()
+        """End every thread and let go of everything held, also where an error's traceback keeps the engine."""
+        self._packer = None
+        self._windows.close()
 
 
 def _tasks(
-    config: EngineConfig, position: int, budget: Budget, counters: Counters, jobs: deque[_WindowJob]
-) -> Iterator[Task[list[LaneSlices]]]:
+    config: EngineConfig, position: int, budget: Budget, counters: Counters
+) -> Iterator[Task[tuple[_WindowJob, list[LaneSlices]]]]:
     """The tasks of the windows from a position on, without end. A function, so that it keeps no engine alive."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):
         plan = plan_window(config, window)
-        if not plan.tasks:
-            continue  # the window has no token for these lanes
+        # Where the window has no token for these lanes, there are no tasks.
         job = _WindowJob(config, plan, budget, counters)
-        jobs.append(job)
         for task in plan.tasks:
             yield Task(functools.partial(job.run, task), task.cost_bytes)

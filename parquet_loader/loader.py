@@ -180,15 +180,21 @@ class ParquetLoader:
         positions = np.full(self._config.last - self._config.first, self._position, np.int64)
         try:
             tokens, spans = engine.rows(positions, self._seq_len, self._overlap)
+            batch = Batch(
+                tokens=tokens,
+                state=self._run.state(self._position + self._seq_len),
+                epoch=self.epoch,
+                weight=self._weight,
+                spans=spans,
+            )
+            self._position += self._seq_len
         except BaseException:
-            # Also on KeyboardInterrupt: the engine may be half-way through a row. The position has not moved, so that
-            # the next call begins with this very batch, on a new engine.
+            # Also on KeyboardInterrupt: the engine may be half-way through a row, or ahead of the position. The next
+            # call begins at the position, on a new engine.
             self._stop()
             raise
-        epoch = self.epoch
-        self._position += self._seq_len
         self._batches += 1
-        return Batch(tokens=tokens, state=self.state_dict(), epoch=epoch, weight=self._weight, spans=spans)
+        return batch
 
     def __len__(self) -> int:
         """Batches of the current epoch, from its start to its end, wherever the loader is in it."""

@@ -15,16 +15,21 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from .errors import LoaderClosedError
+
 __all__ = ["Budget", "Prefetcher", "Task"]
 
 T = TypeVar("T")
 
-# A thread in the middle of a network read cannot be interrupted; at interpreter exit it is not waited for much longer.
+# A thread in the middle of a network read cannot be interrupted; garbage collection and interpreter exit wait for all
+# threads no longer than this.
 _EXIT_SECONDS = 10.0
 
 
@@ -43,27 +48,31 @@ class Budget:
         limit_bytes: never exceeded.
         held_bytes: held now.
         peak_bytes: the most that was ever held.
-        condition: notified whenever something changes.
+        lock: to be held wherever the above change.
+        condition: of `lock`, notified whenever something changes.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
-        self.condition = threading.Condition()
+        # Taken by `with lock` and never by `with condition`, whose __enter__ is Python: a signal's exception could
+        # leave it with the lock taken for ever. Reentrant, since garbage collection may end a prefetcher anywhere.
+        self.lock = threading.RLock()
+        self.condition = threading.Condition(self.lock)
 
     def fits(self, cost_bytes: int) -> bool:
-        """Whether so many bytes more stay within the limit; to be called under the condition."""
+        """Whether so many bytes more stay within the limit; to be called under the lock."""
         return self.held_bytes + cost_bytes <= self.limit_bytes
 
     def acquire(self, cost_bytes: int) -> None:
-        """Count bytes that `fits` has allowed; to be called under the condition."""
+        """Count bytes that `fits` has allowed; to be called under the lock."""
         self.held_bytes += cost_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def release(self, cost_bytes: int) -> None:
         """Give bytes back."""
-        with self.condition:
+        with self.lock:
             self.held_bytes -= cost_bytes
             assert self.held_bytes >= 0
             self.condition.notify_all()
@@ -83,26 +92,27 @@ class Prefetcher(Generic[T]):
 
     def __init__(self, tasks: Iterator[Task[T]], budget: Budget, *, threads: int, ahead: int) -> None:
         self._shared = shared = _Shared(tasks, budget, ahead)
-        shared.threads = [
-            threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
-            for number in range(threads)
-        ]
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
-        for thread in shared.threads:
+        for number in range(threads):
+            thread = threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
             thread.start()
+            shared.threads.append(thread)
 
     def take(self) -> T:
         """The next task's result, waiting for it as long as it takes.
 
         Raises:
             StopIteration: there are no more tasks.
+            LoaderClosedError: closed, before or while this waits.
             Exception: what the task raised, once; the one after is next.
         """
         shared = self._shared
-        with shared.condition:
+        with shared.lock:
             number = shared.next_out
             while number not in shared.done:
+                if shared.stopped:
+                    raise LoaderClosedError("closed while a batch was waited for")
                 if shared.ended is not None and number >= shared.ended:
                     raise StopIteration
                 shared.consumer_waits = True
@@ -115,22 +125,27 @@ class Prefetcher(Generic[T]):
             shared.next_out += 1
             shared.condition.notify_all()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # this frame is in its traceback: a cycle
         return result  # type: ignore[return-value]  # without an error there is a result
 
     def close(self) -> None:
         """End every thread and drop every result. Waits for tasks that are running."""
-        if self._finalizer.detach() is not None:
+        if self._finalizer.alive:
             _end(self._shared, None)
+            self._finalizer.detach()
 
 
 class _Shared(Generic[T]):
-    """What the threads and the consumer share; every field is guarded by `condition`, but for `tasks` and `turn`."""
+    """What the threads and the consumer share; every field is guarded by `lock`, but for `tasks` and `turn`."""
 
     def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead: int) -> None:
         self.tasks = tasks
         self.turn = threading.Lock()  # whoever holds it advances `tasks` and admits the task that comes out
         self.budget = budget
+        self.lock = budget.lock
         self.condition = budget.condition
         self.ahead = ahead
         self.threads: list[threading.Thread] = []
@@ -161,7 +176,9 @@ def _work(shared: _Shared[T]) -> None:
             result = task.run()
         except BaseException as raised:
             error = raised
-        with shared.condition:
+            # Whoever keeps the error would keep through its traceback whatever the task held.
+            traceback.clear_frames(raised.__traceback__)
+        with shared.lock:
             shared.running -= 1
             if not shared.stopped:
                 shared.done[number] = (result, error)
@@ -178,14 +195,14 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
     try:
         task = next(shared.tasks)
     except BaseException as error:  # the plan itself failed: the consumer is told where the task would have come
-        with shared.condition:
+        with shared.lock:
             if not isinstance(error, StopIteration):
                 shared.done[number] = (None, error)
                 number += 1
             shared.next_in = shared.ended = number
             shared.condition.notify_all()
         return None
-    with shared.condition:
+    with shared.lock:
         while not shared.stopped:
             if number - shared.next_out < shared.ahead and shared.budget.fits(task.cost_bytes):
                 shared.budget.acquire(task.cost_bytes)
@@ -208,11 +225,12 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
 def _end(shared: _Shared[T], patience_seconds: float | None) -> None:
     if os.getpid() != shared.pid:
         return  # a forked child has none of the threads, and its copy of the lock may be held for ever
-    with shared.condition:
+    with shared.lock:
         shared.stopped = True
         shared.done.clear()
         shared.condition.notify_all()
-    if threading.current_thread() not in shared.threads:  # garbage collection can run on any thread, on ours as well
-        for thread in shared.threads:
-            thread.join(patience_seconds)
-    shared.done.clear()
+    if threading.current_thread() in shared.threads:
+        return  # garbage collection can run on any thread, on ours as well
+    deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
+    for thread in shared.threads:
+        thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
