@@ -12,10 +12,12 @@ files whose size or version changed are read again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -30,7 +32,7 @@ import pyarrow.parquet as pq
 from .chunk import CODECS, ColumnChunk, ColumnLayout, IntArray
 from .container import DamagedContainerError, OtherVersionError, open_container, seal_container, write_atomically
 from .decode import decode_chunk
-from .errors import ConfigError, DataError
+from .errors import ConfigError, DataError, PathNotFoundError, StorageError
 from .storage import FileInfo, Source, Storage, open_storage
 
 __all__ = ["DatasetIndex", "build_index", "default_cache_dir", "index_storage"]
@@ -39,6 +41,10 @@ _KIND = "index"
 _VERSION = 1
 _TAIL_BYTES = 64 << 10
 _CODEC_NAMES = sorted(CODECS)
+_MAX_ID = 2**63 - 1  # statistics of larger ids are cut to it: no such id is ever allowed
+_TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
+_SMALL_TOKENS = 1 << 15
+_LARGE_BYTES = 1 << 29
 Progress = Callable[[int, int], None]
 
 
@@ -46,8 +52,8 @@ Progress = Callable[[int, int], None]
 class DatasetIndex:
     """Every row group of a dataset that holds rows, in storage order: files by path, row groups in file order.
 
-    A struct of arrays: entry ``g`` of each array of shape ``(row groups,)`` is row group ``g``. A row group's number
-    here is not its number in its file.
+    A struct of arrays, none of which can be written to: entry ``g`` of each array of shape ``(row groups,)`` is row
+    group ``g``. A row group's number here is not its number in its file.
 
     Attributes:
         files: the files, sorted by path.
@@ -85,6 +91,13 @@ class DatasetIndex:
     data_offset: IntArray
     codec: IntArray
 
+    def __post_init__(self) -> None:
+        for name in ("file_layout", *_ARRAYS):
+            getattr(self, name).setflags(write=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DatasetIndex.from_bytes, (self.to_bytes(),)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -113,6 +126,28 @@ class DatasetIndex:
             groups = counts[borders[number] : borders[number + 1]]
             digest.update(f"{len(path)}:{len(groups)}:".encode() + path + groups.tobytes())
         return digest.hexdigest()
+
+    def remarks(self) -> tuple[str, ...]:
+        """What costs time or memory in the way the files were written, a sentence each; empty where all is well."""
+        if not len(self):
+            return ()
+        found = []
+        median = int(np.median(self.tokens))
+        if median < _SMALL_TOKENS and len(self) > 1:
+            found.append(
+                f"half of the {len(self):,} row groups hold {median:,} tokens or fewer: each costs a decode of its "
+                "own, and a window of them mixes little; write row groups of about a million tokens, or use a larger "
+                "window"
+            )
+        sizes = self.tokens * np.array([layout.dtype.itemsize for layout in self.layouts])[self.file_layout[self.file]]
+        largest = int(sizes.argmax())
+        if sizes[largest] > _LARGE_BYTES:
+            found.append(
+                f"row group {int(self.row_group[largest])} of {self.files[int(self.file[largest])].path} holds "
+                f"{int(self.tokens[largest]):,} tokens, {int(sizes[largest]):,} bytes once decoded: row groups are "
+                "decoded whole; write smaller ones, of about a million tokens, to need less memory"
+            )
+        return tuple(found)
 
     def chunk(self, group: int) -> ColumnChunk:
         """What decoding needs to know of a row group."""
@@ -152,16 +187,32 @@ class DatasetIndex:
             raise ConfigError(f"this is no index that can be used: {error}; build it again") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to a local file, atomically."""
-        write_atomically(Path(path), self.to_bytes())
+        """Write the index to a local file, atomically.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        try:
+            write_atomically(Path(path), self.to_bytes())
+        except OSError as error:
+            raise StorageError(f"cannot write the index {os.fspath(path)}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DatasetIndex:
-        """Read an index that `save` wrote."""
+        """Read an index that `save` wrote.
+
+        Raises:
+            PathNotFoundError: there is no such file.
+            StorageError: it cannot be read.
+            ConfigError: it is damaged, or another version's.
+        """
         try:
-            return cls.from_bytes(Path(path).read_bytes())
+            data = Path(path).read_bytes()
+        except FileNotFoundError as error:
+            raise PathNotFoundError(f"there is no index {os.fspath(path)}; make one with build_index") from error
         except OSError as error:
-            raise ConfigError(f"cannot read the index {os.fspath(path)}: {error.strerror}") from error
+            raise StorageError(f"cannot read the index {os.fspath(path)}: {error.strerror}") from error
+        return cls.from_bytes(data)
 
 
 _ARRAYS = tuple(
@@ -221,10 +272,10 @@ def build_index(
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where the cache lies; None for the user's cache folder.
         threads: footers fetched at once.
-        progress: called with (files done, files in all).
+        progress: called with (files done, files in all), from this thread.
 
     Raises:
-        ConfigError: no list of integers, several, or not the one asked for.
+        ConfigError: no list of integers, several, or not the one asked for; names the files that differ.
         DataError: a file that is no readable Parquet.
         StorageError: a path that cannot be listed or read.
     """
@@ -243,20 +294,31 @@ def index_storage(
 ) -> DatasetIndex:
     """`build_index` over a storage that is open already."""
     files = storage.list_files()
-    cache = _Cache(Path(cache_dir) if cache_dir is not None else default_cache_dir(), storage.identity, column)
-    known = {(file.path, file.size, file.version): entry for file, entry in cache.read()}
-    entries: list[_FileEntry | None] = [known.get((file.path, file.size, file.version)) for file in files]
+    cache = _Cache(cache_dir, storage.identity, column)
+    known = dict(cache.read())
+    # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
+    entries = [known.get(file) if file.version else None for file in files]
     missing = [number for number, entry in enumerate(entries) if entry is None]
-    if missing:
-        done = len(files) - len(missing)
-        with ThreadPoolExecutor(max_workers=min(threads, len(missing)), thread_name_prefix="parquet-index") as pool:
-            for number, entry in zip(
-                missing, pool.map(lambda number: _read_entry(storage, files[number], column), missing), strict=True
-            ):
+    done = len(files) - len(missing)
+    lacking: list[tuple[FileInfo, _FileEntry]] = []
+    if progress is not None:
+        progress(done, len(files))
+    with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
+        try:
+            read = pool.map(lambda number: _read_entry(storage, files[number], column), missing)
+            for number, entry in zip(missing, read, strict=True):
                 entries[number] = entry
                 done += 1
                 if progress is not None:
                     progress(done, len(files))
+                if not entry.columns:
+                    lacking.append((files[number], entry))
+                    if len(lacking) == _TOLD_FILES:
+                        break
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after an error, do not read the others for nothing
+    if lacking:
+        raise _no_column(lacking, done, column)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
     index = _assemble(files, whole, _choose_column(files, whole, column))
@@ -269,10 +331,14 @@ def index_storage(
 class _FileEntry:
     """One file's footer, boiled down: for each column that may be meant its layout and its row groups' numbers.
 
-    `columns` maps a name to (layout, array of shape ``(numbers, row groups)`` in the order of `_ARRAYS` less "file").
+    Attributes:
+        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `_ENTRY_ARRAYS`); empty
+            where the file has no column that may be meant.
+        leaves: what columns there are, where `columns` is empty.
     """
 
     columns: dict[str, tuple[ColumnLayout, IntArray]]
+    leaves: tuple[_Leaf, ...] = ()
 
 
 _ENTRY_ARRAYS = tuple(name for name in _ARRAYS if name != "file")
@@ -284,19 +350,29 @@ def _read_entry(storage: Storage, file: FileInfo, column: str | None) -> _FileEn
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"its schema cannot be read ({error})", path=file.path) from error
-    leaves = list(_leaves(schema))
+    leaves = tuple(_leaves(schema))
+    if len(leaves) != metadata.num_columns:
+        raise DataError(
+            f"its schema shows {len(leaves)} columns where the file has {metadata.num_columns}; its kind is unknown",
+            path=file.path,
+        )
     wanted = [leaf for leaf in leaves if leaf.is_tokens and (column is None or leaf.name == column)]
     if not wanted:
-        raise _no_column(file, column, leaves)
-    for leaf in wanted:
-        if sum(other.name == leaf.name for other in leaves) > 1:
-            raise DataError("two columns have this name; rename one", path=file.path, column=leaf.name)
+        return _FileEntry({}, leaves)
+    names = Counter(leaf.name for leaf in leaves)
     columns = {}
     for leaf in wanted:
+        if names[leaf.name] > 1:
+            raise DataError(
+                "two columns have this name; rename one, or say which other column holds the tokens",
+                path=file.path,
+                column=leaf.name,
+            )
         layout = _layout(metadata, leaf)
-        numbers = [_row_group_numbers(metadata, group, leaf) for group in range(metadata.num_row_groups)]
+        numbers = [_row_group_numbers(metadata, group, leaf, file) for group in range(metadata.num_row_groups)]
         numbers = [entry for entry in numbers if entry[_ENTRY_ARRAYS.index("rows")]]
         array = np.array(numbers, np.int64).reshape(len(numbers), len(_ENTRY_ARRAYS)).T
+        _check_numbers(file, leaf, array)
         _count_where_unknown(storage, file, layout, array)
         columns[leaf.name] = (layout, array)
     return _FileEntry(columns)
@@ -398,24 +474,26 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _no_column(file: FileInfo, column: str | None, leaves: Sequence[_Leaf]) -> ConfigError:
-    candidates = [leaf.name for leaf in leaves if leaf.is_tokens]
-    others = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in leaves[:20]) or "none"
+def _no_column(lacking: Sequence[tuple[FileInfo, _FileEntry]], done: int, column: str | None) -> ConfigError:
+    """What is wrong with the first file without the column, which others are like it, and whether all are."""
+    (file, entry), more = lacking[0], [file.path for file, _ in lacking[1:]]
+    candidates = [leaf.name for leaf in entry.leaves if leaf.is_tokens]
+    others = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in entry.leaves[:20]) or "none"
     if column is None:
-        return ConfigError(
-            f"{file.path} has no column that is a list of integers; its columns are {others}. "
-            "If it holds text, tokenize it with tools/pretokenize.py"
-        )
-    if any(leaf.name == column for leaf in leaves):
-        return ConfigError(f"column {column!r} of {file.path} is no list of integers; lists of integers: {candidates}")
-    return ConfigError(
-        f"{file.path} has no column {column!r}; "
-        + (
-            f"lists of integers: {candidates}"
-            if candidates
-            else f"no list of integers either, its columns are {others}"
-        )
-    )
+        problem = f"has no column that is a list of integers; its columns are {others}"
+    elif any(leaf.name == column for leaf in entry.leaves):
+        problem = f"has a column {column!r}, but that is no list of integers; lists of integers: {candidates}"
+    elif candidates:
+        problem = f"has no column {column!r}; lists of integers: {candidates}"
+    else:
+        problem = f"has no column {column!r} and no list of integers either; its columns are {others}"
+    if more:
+        problem += f". So do {len(more)} more: {', '.join(more)}"
+    if done > len(lacking):
+        problem += f". The other {done - len(lacking):,} files looked at have it: name only those as the source"
+    elif not candidates:
+        problem += ". If it holds text, tokenize it with tools/pretokenize.py"
+    return ConfigError(f"{file.path} {problem}")
 
 
 def _layout(metadata: pq.FileMetaData, leaf: _Leaf) -> ColumnLayout:
@@ -430,7 +508,7 @@ def _layout(metadata: pq.FileMetaData, leaf: _Leaf) -> ColumnLayout:
     )
 
 
-def _row_group_numbers(metadata: pq.FileMetaData, group: int, leaf: _Leaf) -> list[int]:
+def _row_group_numbers(metadata: pq.FileMetaData, group: int, leaf: _Leaf, file: FileInfo) -> list[int]:
     """One row group's entry, in the order of `_ENTRY_ARRAYS`; tokens is -1 where the statistics do not tell."""
     row_group = metadata.row_group(group)
     chunk = row_group.column(leaf.number)
@@ -443,29 +521,58 @@ def _row_group_numbers(metadata: pq.FileMetaData, group: int, leaf: _Leaf) -> li
     nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
     bounds = statistics is not None and statistics.has_min_max
     codec = chunk.compression
+    if codec not in CODECS:
+        raise DataError(
+            f"compression {codec!r} is not supported; write the file anew with zstd, snappy, lz4 or none",
+            path=file.path,
+            row_group=group,
+            column=leaf.name,
+        )
     entry = {
         "row_group": group,
         "rows": row_group.num_rows,
         "slots": chunk.num_values,
         "tokens": -1 if nulls is None else chunk.num_values - nulls,
-        "max_id": int(statistics.max) if bounds else -1,
-        "min_id": int(statistics.min) if bounds else 0,
+        "max_id": min(int(statistics.max), _MAX_ID) if bounds else -1,
+        "min_id": min(int(statistics.min), _MAX_ID) if bounds else 0,
         "start": start,
         "length": chunk.total_compressed_size,
         "dictionary_offset": dictionary,
         "data_offset": chunk.data_page_offset - start,
-        "codec": _CODEC_NAMES.index(codec) if codec in CODECS else -1,
+        "codec": _CODEC_NAMES.index(codec),
     }
     return [entry[name] for name in _ENTRY_ARRAYS]
 
 
+def _check_numbers(file: FileInfo, leaf: _Leaf, array: IntArray) -> None:
+    """Refuse numbers that no whole file has, before they are taken for the place of data or the size of a buffer."""
+    of = dict(zip(_ENTRY_ARRAYS, array, strict=True))
+    wrong = (of["rows"] < 0) | (of["slots"] < of["rows"]) | (of["tokens"] < -1) | (of["tokens"] > of["slots"])
+    wrong |= (of["start"] < 4) | (of["start"] > file.size) | (of["length"] > file.size - of["start"])
+    wrong |= (of["length"] <= of["data_offset"]) | (of["data_offset"] < 0)
+    if wrong.any():
+        place = int(wrong.argmax())
+        numbers = ", ".join(
+            f"{name} {int(of[name][place]):,}" for name in ("rows", "slots", "tokens", "start", "length")
+        )
+        raise DataError(
+            f"its footer holds impossible numbers ({numbers}); the file is damaged",
+            path=file.path,
+            row_group=int(of["row_group"][place]),
+            column=leaf.name,
+        )
+
+
 def _count_where_unknown(storage: Storage, file: FileInfo, layout: ColumnLayout, array: IntArray) -> None:
     """Decode the chunks whose footer entry does not tell how many tokens they hold."""
-    tokens = array[_ENTRY_ARRAYS.index("tokens")]
-    for place in np.flatnonzero(tokens < 0):
-        alone = _assemble([file], [_FileEntry({layout.column: (layout, array[:, place : place + 1])})], layout.column)
+    counts, largest, smallest = (array[_ENTRY_ARRAYS.index(name)] for name in ("tokens", "max_id", "min_id"))
+    for place in np.flatnonzero(counts < 0):
+        alone = _assemble([file], [_FileEntry({layout.column: (layout, array[:, [place]])})], layout.column)
         chunk = alone.chunk(0)
-        tokens[place] = len(decode_chunk(storage.read(file, chunk.start, chunk.length), chunk).tokens)
+        tokens = decode_chunk(storage.read(file, chunk.start, chunk.length), chunk).tokens
+        counts[place] = len(tokens)
+        if len(tokens):
+            largest[place], smallest[place] = (min(int(bound), _MAX_ID) for bound in (tokens.max(), tokens.min()))
 
 
 def _choose_column(files: Sequence[FileInfo], entries: Sequence[_FileEntry], column: str | None) -> str:
@@ -527,11 +634,15 @@ class _Cache:
 
     KIND = "index-cache"
 
-    def __init__(self, folder: Path, identity: str, column: str | None) -> None:
-        key = hashlib.sha256(f"{identity}\0{'' if column is None else '=' + column}".encode()).hexdigest()[:32]
-        self._path = folder / f"{key}.index"
+    def __init__(self, folder: str | os.PathLike[str] | None, identity: str, column: str | None) -> None:
+        key = hashlib.sha256(os.fsencode(f"{identity}\0{'' if column is None else '=' + column}")).hexdigest()[:32]
+        self._path: Path | None = None
+        with contextlib.suppress(RuntimeError):  # a user without a home folder
+            self._path = (default_cache_dir() if folder is None else Path(folder).expanduser()) / f"{key}.index"
 
     def read(self) -> Iterator[tuple[FileInfo, _FileEntry]]:
+        if self._path is None:
+            return iter(())
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -561,16 +672,19 @@ class _Cache:
 
     def write(self, files: Sequence[FileInfo], entries: Sequence[_FileEntry]) -> None:
         names = sorted({name for entry in entries for name in entry.columns})
-        payload = []
+        payload: list[dict[str, Any]] = []
         for name in names:
             having = [(file, entry) for file, entry in zip(files, entries, strict=True) if name in entry.columns]
             payload.append(_pack(_assemble([file for file, _ in having], [entry for _, entry in having], name)))
+        place = "the home folder, since this user has none" if self._path is None else self._path.parent
         try:
+            if self._path is None:
+                raise FileNotFoundError("no home folder")
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, seal_container(self.KIND, _VERSION, payload))
         except OSError as error:
             warnings.warn(
-                f"the index cache cannot be written to {self._path.parent} ({error}); every start will read all "
-                "footers again: give a cache_dir that can be written",
+                f"the index cache cannot be written to {place} ({error}); every start will read all footers again: "
+                "give a cache_dir that can be written",
                 stacklevel=4,
             )
