@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from .chunk import IntArray, TokenArray, TokenBlock
 from .decode import append_eos, cast_tokens, decode_chunk, decode_cost
+from .errors import LoaderClosedError
 from .index import DatasetIndex
 from .order import Order, Window
 from .pack import Packer, Span, WindowSlices, lane_runs
@@ -389,6 +391,8 @@ class _WindowStream:
                 # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
                 # enough that no thread idles.
                 ahead=2 * config.order.window + 4 * config.threads,
+                # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
+                rest=pa.default_memory_pool().release_unused,
             )
         job, self._parts = self._prefetcher.take()
         for _ in range(len(job.plan.tasks) - 1):
@@ -402,25 +406,35 @@ class _WindowStream:
             held_bytes=job.slices_bytes,
         )
 
+    def halt(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.halt()
+        self._parts.clear()
+
     def close(self) -> None:
+        self.halt()
         if self._prefetcher is not None:
             self._prefetcher.close()
-        self._parts.clear()
 
 
 class Engine:
     """The rows of a range of lanes, from a position on.
 
-    Threads start with the first `rows`. After an error an engine is of no more use: close it and make another.
+    Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
         config: what it runs on.
         position: tokens each lane has consumed.
         counters: where what it does is counted.
+
+    Attributes:
+        pid: the process that its threads are in.
+        halted: whether it is of no more use.
     """
 
     def __init__(self, config: EngineConfig, position: int, counters: Counters) -> None:
         self.pid = os.getpid()
+        self.halted = False
         self.budget = Budget(config.budget_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
         self._windows = _WindowStream(config, position, self.budget, counters)
@@ -430,12 +444,19 @@ class Engine:
 
     def rows(self, positions: IntArray, seq_len: int, overlap: int) -> tuple[TokenArray, list[Span]]:
         """See `Packer.rows`."""
-        assert self._packer is not None
+        if self._packer is None:
+            raise LoaderClosedError("closed while a batch was waited for")
         return self._packer.rows(positions, seq_len, overlap)
 
-    def close(self) -> None:
-        """End every thread and let go of everything held, also where an error's traceback keeps the engine."""
+    def halt(self) -> None:
+        """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""
+        self.halted = True
         self._packer = None
+        self._windows.halt()
+
+    def close(self) -> None:
+        """Halt, and wait until every thread has ended."""
+        self.halt()
         self._windows.close()
 
 

@@ -173,8 +173,9 @@ class ParquetLoader:
     def _next(self) -> Batch:
         self._check_open()
         engine = self._engine
-        if engine is not None and engine.pid != os.getpid():
-            engine = None  # the parent's: its threads are not in this process
+        if engine is not None and (engine.halted or engine.pid != os.getpid()):
+            self._stop()  # after an error; or the parent's, whose threads are not in this process
+            engine = None
         if engine is None:
             self._engine = engine = Engine(self._config, self._position, self._counters)
         positions = np.full(self._config.last - self._config.first, self._position, np.int64)
@@ -190,8 +191,8 @@ class ParquetLoader:
             self._position += self._seq_len
         except BaseException:
             # Also on KeyboardInterrupt: the engine may be half-way through a row, or ahead of the position. The next
-            # call begins at the position, on a new engine.
-            self._stop()
+            # call begins at the position, on a new engine, and waits for this one's threads: the error does not.
+            engine.halt()
             raise
         self._batches += 1
         return batch
@@ -281,8 +282,8 @@ class ParquetLoader:
 
     def close(self) -> None:
         """End every thread and let go of all memory. Closing twice is fine; the position can still be asked for."""
-        self._stop()
         self._closed = True
+        self._stop()
 
     def __enter__(self) -> ParquetLoader:
         self._check_open()

@@ -88,10 +88,19 @@ class Prefetcher(Generic[T]):
         budget: shared with whoever releases what the tasks hold.
         threads: tasks that may run at once.
         ahead: tasks that may be admitted before the one that is handed out next is taken.
+        rest: called by a thread that has to wait before it can run a task.
     """
 
-    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, *, threads: int, ahead: int) -> None:
-        self._shared = shared = _Shared(tasks, budget, ahead)
+    def __init__(
+        self,
+        tasks: Iterator[Task[T]],
+        budget: Budget,
+        *,
+        threads: int,
+        ahead: int,
+        rest: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._shared = shared = _Shared(tasks, budget, ahead, rest)
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
         for number in range(threads):
@@ -131,6 +140,11 @@ class Prefetcher(Generic[T]):
                 del error  # this frame is in its traceback: a cycle
         return result  # type: ignore[return-value]  # without an error there is a result
 
+    def halt(self) -> None:
+        """Tell every thread to end and drop every result, without waiting: a read that hangs does not hold this up."""
+        if self._finalizer.alive:
+            _halt(self._shared)
+
     def close(self) -> None:
         """End every thread and drop every result. Waits for tasks that are running."""
         if self._finalizer.alive:
@@ -141,13 +155,14 @@ class Prefetcher(Generic[T]):
 class _Shared(Generic[T]):
     """What the threads and the consumer share; every field is guarded by `lock`, but for `tasks` and `turn`."""
 
-    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead: int) -> None:
+    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead: int, rest: Callable[[], object]) -> None:
         self.tasks = tasks
         self.turn = threading.Lock()  # whoever holds it advances `tasks` and admits the task that comes out
         self.budget = budget
         self.lock = budget.lock
         self.condition = budget.condition
         self.ahead = ahead
+        self.rest = rest
         self.threads: list[threading.Thread] = []
         self.pid = os.getpid()
         self.done: dict[int, tuple[T | None, BaseException | None]] = {}
@@ -166,8 +181,13 @@ class _Shared(Generic[T]):
 
 def _work(shared: _Shared[T]) -> None:
     while True:
-        with shared.turn:
+        if not shared.turn.acquire(blocking=False):
+            shared.rest()
+            shared.turn.acquire()
+        try:
             admitted = _admit(shared)
+        finally:
+            shared.turn.release()
         if admitted is None:
             return
         number, task = admitted
@@ -202,34 +222,45 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
             shared.next_in = shared.ended = number
             shared.condition.notify_all()
         return None
-    with shared.lock:
-        while not shared.stopped:
-            if number - shared.next_out < shared.ahead and shared.budget.fits(task.cost_bytes):
-                shared.budget.acquire(task.cost_bytes)
-                shared.next_in = number + 1
-                shared.running += 1
-                return number, task
-            if shared.starved:
-                problem = (
-                    f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
-                    f"{shared.budget.limit_bytes:,} of which {shared.budget.held_bytes:,} are held"
-                )
-                shared.done[number] = (None, AssertionError(problem))
-                shared.next_in = shared.ended = number + 1
-                shared.condition.notify_all()
-                return None
-            shared.condition.wait()
-    return None
+    rested = False
+    while True:
+        with shared.lock:
+            while True:
+                if shared.stopped:
+                    return None
+                if number - shared.next_out < shared.ahead and shared.budget.fits(task.cost_bytes):
+                    shared.budget.acquire(task.cost_bytes)
+                    shared.next_in = number + 1
+                    shared.running += 1
+                    return number, task
+                if shared.starved:
+                    problem = (
+                        f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
+                        f"{shared.budget.limit_bytes:,} of which {shared.budget.held_bytes:,} are held"
+                    )
+                    shared.done[number] = (None, AssertionError(problem))
+                    shared.next_in = shared.ended = number + 1
+                    shared.condition.notify_all()
+                    return None
+                if not rested:
+                    break
+                shared.condition.wait()
+        shared.rest()
+        rested = True
 
 
-def _end(shared: _Shared[T], patience_seconds: float | None) -> None:
+def _halt(shared: _Shared[T]) -> None:
     if os.getpid() != shared.pid:
         return  # a forked child has none of the threads, and its copy of the lock may be held for ever
     with shared.lock:
         shared.stopped = True
         shared.done.clear()
         shared.condition.notify_all()
-    if threading.current_thread() in shared.threads:
+
+
+def _end(shared: _Shared[T], patience_seconds: float | None) -> None:
+    _halt(shared)
+    if os.getpid() != shared.pid or threading.current_thread() in shared.threads:
         return  # garbage collection can run on any thread, on ours as well
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     for thread in shared.threads:
