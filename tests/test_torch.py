@@ -1,0 +1,335 @@
+"""`TokenDataset`: values, positions, DataLoader workers, process groups."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.distributed
+import torch.multiprocessing
+from torch.utils.data import DataLoader
+
+from parquet_loader import (
+    CheckpointError,
+    CheckpointMismatchError,
+    ConfigError,
+    LoaderClosedError,
+    ParquetLoader,
+    merge_checkpoints,
+)
+from parquet_loader.torch import TokenDataset
+
+LANES, SEQ_LEN, STEPS = 4, 8, 15
+TOKENS = LANES * SEQ_LEN * STEPS  # an epoch is STEPS batches and not a token more
+RUN = {"lanes": LANES, "seq_len": SEQ_LEN, "window": 3, "seed": 5, "threads": 2}
+
+
+pytestmark = [
+    # Python 3.12 and later warn of every fork of a process that has threads.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),  # more workers than cores
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two files in which every token id is there once, so that what comes out tells where it was."""
+    folder = tmp_path_factory.mktemp("data")
+    borders = np.sort(np.random.default_rng(0).choice(np.arange(1, TOKENS), 59, replace=False))
+    documents = [document.tolist() for document in np.split(np.arange(TOKENS, dtype=np.int32), borders)]
+    for number, part in enumerate((documents[:30], documents[30:])):
+        table = pa.table({"tokens": pa.array(part, pa.list_(pa.int32()))})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=6)
+    return str(folder)
+
+
+Dataset = Callable[..., TokenDataset]
+
+
+@pytest.fixture
+def dataset(data: str) -> Iterator[Dataset]:
+    """Makes datasets and closes them."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(TokenDataset(data, **{**RUN, **options}))
+
+
+def rows_of(items: Iterable[dict[str, Any]]) -> list[list[list[int]]]:
+    return [item["input_ids"].tolist() for item in items]
+
+
+def plain(data: str, epochs: int = 1, **options: Any) -> list[list[list[int]]]:
+    """What the loader itself gives."""
+    with ParquetLoader(data, **{**RUN, **options}) as loader:
+        return [batch.tokens.tolist() for _ in range(epochs) for batch in loader]
+
+
+def loader_of(source: TokenDataset, workers: int, method: str = "fork", **options: Any) -> DataLoader[dict[str, Any]]:
+    return DataLoader(source, batch_size=None, num_workers=workers, multiprocessing_context=method, **options)
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_overlap_inputs_and_labels_are_the_loaders_rows(data: str, dataset: Dataset) -> None:
+    items = list(DataLoader(dataset(), batch_size=None))
+    assert rows_of(items) == plain(data)
+    assert all(torch.equal(item["input_ids"], item["labels"]) for item in items)
+
+
+def test_with_overlap_labels_are_the_next_tokens(data: str, dataset: Dataset) -> None:
+    items = list(DataLoader(dataset(overlap=1), batch_size=None))
+    rows = np.array(plain(data, overlap=1))
+    assert rows_of(items) == rows[:, :, :-1].tolist() == plain(data)
+    assert [item["labels"].tolist() for item in items] == rows[:, :, 1:].tolist()
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_tensors_are_contiguous_int64_of_their_own(dataset: Dataset, overlap: int) -> None:
+    item = next(iter(dataset(overlap=overlap)))
+    before = item["input_ids"].clone()
+    for tensor in (item["input_ids"], item["labels"]):
+        assert tensor.dtype == torch.int64
+        assert tensor.shape == (LANES, SEQ_LEN)
+        assert tensor.is_contiguous()
+    item["labels"].fill_(-100)
+    assert torch.equal(item["input_ids"], before)
+
+
+def test_labels_can_be_left_out(dataset: Dataset) -> None:
+    assert set(next(iter(dataset(labels=False)))) == {"input_ids"}
+
+
+def test_uneven_ranks_get_their_weight(dataset: Dataset) -> None:
+    items = [next(iter(dataset(rank=rank, world_size=3, uneven=True))) for rank in range(3)]
+    assert [len(item["input_ids"]) for item in items] == [1, 1, 2]
+    assert [item["weight"] for item in items] == pytest.approx([3 / 4, 3 / 4, 6 / 4])
+
+
+def test_an_argument_that_the_loader_does_not_have_is_refused_at_once(dataset: Dataset) -> None:
+    with pytest.raises(TypeError, match="sead"):
+        dataset(sead=1)
+
+
+def test_rank_without_world_size_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="both rank and world_size"):
+        dataset(rank=1)
+
+
+# ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_iterations_go_on_from_epoch_to_epoch(data: str, dataset: Dataset) -> None:
+    source = dataset()
+    assert source.epoch == 0
+    assert len(source) == STEPS
+    first, second = rows_of(source), rows_of(source)
+    assert first + second == plain(data, epochs=2)
+    assert source.epoch == 2
+
+
+def test_an_iteration_that_is_broken_off_goes_on_with_the_next_batch(data: str, dataset: Dataset) -> None:
+    source = dataset()
+    begin = [item for _, item in zip(range(4), source, strict=False)]
+    assert rows_of(begin) + rows_of(source) == plain(data)
+
+
+@pytest.mark.parametrize("taken", [0, 1, STEPS - 1, STEPS])
+@pytest.mark.parametrize("iterated", [False, True], ids=["fresh", "iterated"])
+def test_a_state_resumes_exactly(data: str, dataset: Dataset, taken: int, iterated: bool) -> None:
+    source, expected = dataset(), plain(data, epochs=2)
+    for _ in zip(range(taken), source, strict=False):
+        pass
+    state = source.state_dict()
+    other = dataset()
+    if iterated:
+        next(iter(other))
+    other.load_state_dict(state)
+    # A state of an epoch's end resumes into the whole next epoch, never into an empty one.
+    assert rows_of(other) == expected[taken : STEPS if taken < STEPS else 2 * STEPS]
+
+
+def test_a_state_loaded_while_iterating_moves_the_iteration(data: str, dataset: Dataset) -> None:
+    source, expected = dataset(), plain(data)
+    start = source.state_dict()
+    iterator = iter(source)
+    assert iterator is not source
+    assert rows_of([next(iterator), next(iterator)]) == expected[:2]
+    source.load_state_dict(start)
+    assert rows_of(iterator) == expected
+
+
+def test_a_state_is_a_copy_that_nothing_changes_later(dataset: Dataset) -> None:
+    source = dataset()
+    state = source.state_dict()
+    kept = dict(state)
+    next(iter(source))
+    assert state == kept != source.state_dict()
+    state["position"] = 10**6
+    assert source.state_dict()["position"] == SEQ_LEN
+
+
+def test_each_batch_can_bring_the_state_after_it(data: str, dataset: Dataset) -> None:
+    expected = plain(data)
+    for number, item in enumerate(DataLoader(dataset(with_state=True), batch_size=None)):
+        if number < STEPS - 1:
+            other = dataset()
+            other.load_state_dict(item["state"])
+            assert rows_of(other) == expected[number + 1 :]
+
+
+def test_set_epoch_moves_nothing(dataset: Dataset) -> None:
+    source = dataset()
+    next(iter(source))
+    state = source.state_dict()
+    for epoch in (0, 1, 7):
+        source.set_epoch(epoch)
+        assert source.state_dict() == state
+
+
+def test_checkpoints_of_ranks_merge_and_resume_on_another_number_of_ranks(data: str, dataset: Dataset) -> None:
+    ranks = [dataset(rank=rank, world_size=4) for rank in range(4)]
+    for source in ranks:
+        for _ in zip(range(6), source, strict=False):
+            pass
+    whole = merge_checkpoints([source.checkpoint() for source in ranks])
+    resumed = dataset(rank=1, world_size=2)
+    resumed.resume(whole)
+    assert rows_of(resumed) == [rows[2:] for rows in plain(data)[6:]]
+
+
+def test_a_state_of_another_run_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(CheckpointMismatchError, match="seed"):
+        dataset().load_state_dict(dataset(seed=6).state_dict())
+
+
+def test_a_closed_dataset_says_so(dataset: Dataset) -> None:
+    with dataset() as source:
+        next(iter(source))
+    source.close()
+    with pytest.raises(LoaderClosedError):
+        next(iter(source))
+    unused = dataset()
+    unused.close()
+    with pytest.raises(LoaderClosedError):
+        unused.state_dict()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda source: pickle.loads(pickle.dumps(source))])
+def test_a_copy_goes_on_by_itself_from_the_same_position(data: str, dataset: Dataset, duplicate: Any) -> None:
+    source, expected = dataset(), plain(data)
+    next(iter(source))
+    with duplicate(source) as other:
+        assert rows_of(other) == rows_of(source) == expected[1:]
+
+
+# ── DataLoader workers ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def steps_of(items: Iterable[dict[str, Any]], workers: int) -> list[list[list[int]]]:
+    """The rows of each step, put together from the batches of the workers, which come in turn."""
+    rows = rows_of(items)
+    return [list(chain(*rows[step : step + workers])) for step in range(0, len(rows), workers)]
+
+
+@pytest.mark.parametrize(("workers", "method"), [(1, "fork"), (2, "fork"), (4, "fork"), (1, "spawn"), (2, "spawn")])
+def test_workers_read_every_token_once_in_the_order_of_the_run(
+    data: str, dataset: Dataset, workers: int, method: str
+) -> None:
+    items = list(loader_of(dataset(), workers, method))
+    assert sorted(token for item in items for token in item["input_ids"].flatten().tolist()) == list(range(TOKENS))
+    assert steps_of(items, workers) == plain(data)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_start_where_the_dataset_is_and_on_its_rank(data: str, dataset: Dataset, method: str) -> None:
+    source = dataset(rank=1, world_size=2)
+    for _ in zip(range(4), source, strict=False):
+        pass
+    assert steps_of(loader_of(source, 2, method), 2) == [rows[2:] for rows in plain(data)[4:]]
+
+
+def test_persistent_workers_go_on_to_the_next_epoch(data: str, dataset: Dataset) -> None:
+    loader = loader_of(dataset(), 2, persistent_workers=True)
+    assert [steps_of(loader, 2) for _ in range(2)] == [plain(data), plain(data, epochs=2)[STEPS:]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
+    data: str, dataset: Dataset, method: str
+) -> None:
+    source = dataset()
+    state = source.state_dict()
+    assert next(iter(loader_of(source, 1, method)))["input_ids"].tolist() == plain(data)[0]
+    for wrong in (
+        source.state_dict,
+        source.checkpoint,
+        lambda: source.load_state_dict(state),
+        lambda: source.epoch,
+        lambda: next(iter(source)),
+        lambda: next(iter(loader_of(source, 1, method))),
+    ):
+        with pytest.raises(CheckpointError, match="persistent_workers=True"):
+            wrong()
+    with copy.deepcopy(source) as other:
+        assert rows_of(other) == plain(data)
+
+
+def test_states_from_workers_lose_nothing_and_repeat_less_than_a_step(data: str, dataset: Dataset) -> None:
+    expected = plain(data)
+    for number, item in enumerate(loader_of(dataset(with_state=True), 2)):
+        if number < 2 * STEPS - 1:
+            other = dataset()
+            other.load_state_dict(item["state"])
+            assert rows_of(other) == expected[(number + 1) // 2 :]
+
+
+def test_workers_that_cannot_share_the_lanes_are_told_what_would_work(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="use a num_workers that divides 2"):
+        next(iter(loader_of(dataset(rank=0, world_size=2), 4)))
+
+
+# ── process groups ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def train_rank(rank: int, folder: str, data: str) -> None:
+    """What one rank of two does, in a process of its own."""
+    source = TokenDataset(data, **RUN)
+    assert len(source) == STEPS  # before there is a process group: must not make it rank 0 of 1
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    pickled = pickle.dumps(TokenDataset(data, **RUN))
+    found = {
+        "alone": rows_of(source),
+        "workers": steps_of(loader_of(TokenDataset(data, **RUN), 2), 2),
+        "spawned": steps_of(loader_of(TokenDataset(data, **RUN), 1, "spawn"), 1),
+    }
+    part = source.checkpoint()
+    torch.distributed.destroy_process_group()
+    found["pickled"] = rows_of(pickle.loads(pickled))
+    found["part"] = part
+    (Path(folder) / str(rank)).write_bytes(pickle.dumps(found))
+
+
+def test_rank_and_world_size_come_from_the_process_group(data: str, tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(train_rank, (str(tmp_path), data), nprocs=2)
+    found = [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in range(2)]
+    for rank in range(2):
+        expected = [rows[2 * rank : 2 * rank + 2] for rows in plain(data)]
+        assert [found[rank][way] == expected for way in ("alone", "workers", "spawned", "pickled")] == [True] * 4
+    merge_checkpoints([found[1]["part"], found[0]["part"]])
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    code = "import parquet_loader, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
