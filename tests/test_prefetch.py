@@ -217,7 +217,10 @@ def test_an_error_is_in_no_reference_cycle() -> None:
     class BrokenError(Exception):
         pass
 
-    source = prefetcher([lambda: fail(BrokenError())()])
+    def run() -> None:
+        raise BrokenError
+
+    source = prefetcher([run])
     gc.disable()
     try:
         try:
