@@ -208,7 +208,8 @@ def append_eos(block: TokenBlock, eos_id: int) -> TokenBlock:
     eos = pa.scalar(np.array([eos_id], block.tokens.dtype).tobytes(), pa.large_binary())
     separator = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(as_binary(block.tokens, block.offsets), eos, separator)
-    tokens = np.frombuffer(joined.buffers()[2] or b"", block.tokens.dtype)
+    # The count, since of nothing joined pyarrow makes a buffer that is not empty.
+    tokens = np.frombuffer(joined.buffers()[2] or b"", block.tokens.dtype, len(block.tokens) + documents)
     return TokenBlock(tokens, block.offsets + np.arange(documents + 1, dtype=np.int64))
 
 
