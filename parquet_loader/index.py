@@ -42,6 +42,7 @@ _VERSION = 1
 _TAIL_BYTES = 64 << 10
 _CODEC_NAMES = sorted(CODECS)
 _MAX_ID = 2**63 - 1  # statistics of larger ids are cut to it: no such id is ever allowed
+_SIGNATURE_BYTES = 28  # nonce and tag, after a footer that is plain while columns are encrypted
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
@@ -347,10 +348,9 @@ _ENTRY_ARRAYS = tuple(name for name in _ARRAYS if name != "file")
 def _read_entry(storage: Storage, file: FileInfo, column: str | None) -> _FileEntry:
     metadata = _read_footer(storage, file)
     try:
-        schema = metadata.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError) as error:
+        leaves = tuple(_leaves(metadata.schema.to_arrow_schema()))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"its schema cannot be read ({error})", path=file.path) from error
-    leaves = tuple(_leaves(schema))
     if len(leaves) != metadata.num_columns:
         raise DataError(
             f"its schema shows {len(leaves)} columns where the file has {metadata.num_columns}; its kind is unknown",
@@ -398,13 +398,16 @@ def _read_footer(storage: Storage, file: FileInfo) -> pq.FileMetaData:
     framed = b"PAR1" + tail[-(length + 8) :]
     try:
         # The limits only guard against allocating more than the bytes can describe, which is what the length says.
-        return pq.ParquetFile(
+        metadata = pq.ParquetFile(
             pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
         ).metadata
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if "encrypted" in str(error).lower():
             raise DataError("is encrypted; decrypt it first", path=file.path) from error
         raise DataError(f"its footer cannot be read, it is damaged ({error})", path=file.path) from error
+    if length - metadata.serialized_size == _SIGNATURE_BYTES:  # pyarrow ends the process when asked for its columns
+        raise DataError("has encrypted columns and a signed footer; decrypt it first", path=file.path)
+    return metadata
 
 
 def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
@@ -517,10 +520,17 @@ def _row_group_numbers(metadata: pq.FileMetaData, group: int, leaf: _Leaf, file:
     if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
         start = chunk.dictionary_page_offset
         dictionary = 0
+    if chunk.physical_type != metadata.schema.column(leaf.number).physical_type:  # pyarrow ends the process on these
+        raise DataError(
+            f"its footer calls the chunk {chunk.physical_type}, and its schema does not; the file is damaged",
+            path=file.path,
+            row_group=group,
+            column=leaf.name,
+        )
     statistics = chunk.statistics
     nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
     bounds = statistics is not None and statistics.has_min_max
-    codec = chunk.compression
+    codec = "LZ4_HADOOP" if chunk.compression == "UNKNOWN" else chunk.compression  # pyarrow has no name for it
     if codec not in CODECS:
         raise DataError(
             f"compression {codec!r} is not supported; write the file anew with zstd, snappy, lz4 or none",
