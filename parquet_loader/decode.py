@@ -1,14 +1,10 @@
 """One row group's column chunk (bytes) to a `TokenBlock`.
 
 A column chunk is decoded from its bytes and the few numbers of its footer entry that a `ColumnChunk` keeps; the
-file's footer is not needed again. The chunk is framed as a Parquet file of its own, with one row group and one column,
-and handed to pyarrow from memory:
-
-    "PAR1" │ the chunk's pages, as they are │ a footer made here │ footer length │ "PAR1"
-
-The made-up schema has the same definition and repetition levels as the real one, which is all that the pages depend
-on: names, and whether a list is written in two levels or three, do not matter. It asks for a ``large_list``, so that
-offsets are 64-bit and a row group may hold more than 2^31 tokens.
+file's footer is not needed again. `pages` does it where it can. What it cannot is framed as a Parquet file of its own
+and handed to pyarrow whole. The made-up schema has the same definition and repetition levels as the real one, which
+is all that the pages depend on: names, and whether a list is written in two levels or three, do not matter. It asks
+for a ``large_list``, so that offsets are 64-bit and a row group may hold more than 2^31 tokens.
 
     row           definition levels        TokenBlock
     [5, 6, 7]     3 3 3                    tokens   5 6 7 8
@@ -21,20 +17,19 @@ from __future__ import annotations
 
 import base64
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from . import thrift
+from . import framing, pages, thrift
 from .chunk import CODECS, ColumnChunk, ColumnLayout, IntArray, TokenArray, TokenBlock
 from .errors import DataError
 
 __all__ = ["append_eos", "as_binary", "cast_tokens", "decode_chunk", "decode_cost"]
 
-PHYSICAL_TYPES = {"INT32": 1, "INT64": 2}
-_REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
 
@@ -51,12 +46,16 @@ def decode_cost(*, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> t
     return peak, values + tokens // 8 + offsets + _OBJECTS_BYTES
 
 
-def decode_chunk(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
+def decode_chunk(
+    raw: bytes | memoryview, chunk: ColumnChunk, *, on_fallback: Callable[[str], None] | None = None
+) -> TokenBlock:
     """Decode one column chunk.
 
     Args:
-        raw: the chunk's bytes, ``chunk.length`` of them.
+        raw: the chunk's bytes, ``chunk.length`` of them. The block may be a view of them.
         chunk: its footer entry.
+        on_fallback: called with the reason, on the decoding thread, where the pages are of a kind that only
+            pyarrow's own reader takes: several times slower, equal in every other way.
 
     Raises:
         DataError: the bytes do not decode, hold a null inside a document, or hold other numbers of documents or
@@ -66,19 +65,42 @@ def decode_chunk(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
         raise chunk.error(f"compression {chunk.codec!r} is unknown; write the file anew with zstd, snappy, lz4 or none")
     if len(raw) != chunk.length:
         raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
-    framed = pa.BufferReader(b"".join((b"PAR1", raw, _footer(chunk))))
+    try:
+        block = pages.decode_pages(memoryview(raw).cast("B"), chunk)
+    except pages.NotSupported as reason:
+        if on_fallback is not None:
+            on_fallback(str(reason))
+        block = decode_with_pyarrow(raw, chunk)
+    if len(block.offsets) - 1 != chunk.rows:
+        raise chunk.error(f"holds {len(block.offsets) - 1:,} documents where its footer says {chunk.rows:,}")
+    if chunk.tokens >= 0 and len(block.tokens) != chunk.tokens:
+        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}")
+    return block
+
+
+def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
+    """Decode one column chunk, levels and all, with pyarrow's own reader: what `decode_chunk` falls back to."""
+    elements, leaf, arrow_schema = _schema(chunk.layout)
+    footer = framing.file_footer(
+        schema=elements,
+        leaf=leaf,
+        physical_type=chunk.layout.physical_type,
+        codec=CODECS[chunk.codec],
+        rows=chunk.rows,
+        slots=chunk.slots,
+        pages_bytes=chunk.length,
+        data_offset=chunk.data_offset,
+        dictionary_offset=chunk.dictionary_offset,
+        arrow_schema=arrow_schema,
+    )
+    framed = pa.BufferReader(b"".join((framing.MAGIC, raw, footer)))
     try:
         with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
     except (pa.ArrowException, OSError) as error:
         raise chunk.error(f"cannot be decoded, the file is damaged or of an unknown kind ({error})") from error
     blocks = [_block_of_array(piece, chunk) for piece in column.chunks]
-    block = blocks[0] if len(blocks) == 1 else _concatenate(blocks, chunk.layout.dtype)
-    if len(block.offsets) - 1 != chunk.rows:
-        raise chunk.error(f"holds {len(block.offsets) - 1:,} documents where its footer says {chunk.rows:,}")
-    if chunk.tokens >= 0 and len(block.tokens) != chunk.tokens:
-        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}")
-    return block
+    return blocks[0] if len(blocks) == 1 else _concatenate(blocks, chunk.layout.dtype)
 
 
 def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
@@ -91,10 +113,7 @@ def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
     if values.null_count:
         slot = int(pc.index(values.is_null(), True).as_py())
         row = int(np.searchsorted(offsets, slot, side="right")) - 1
-        raise chunk.error(
-            f"row {row} has a null inside its document, at position {slot - int(offsets[row])}; "
-            "a null is no token: remove it or write the id that was meant"
-        )
+        raise pages.null_element(chunk, row, slot - int(offsets[row]))
     return TokenBlock(values.to_numpy(zero_copy_only=True).view(chunk.layout.dtype), offsets)
 
 
@@ -107,65 +126,23 @@ def _concatenate(blocks: list[TokenBlock], dtype: np.dtype[np.integer]) -> Token
     return TokenBlock(tokens, offsets)
 
 
-def _footer(chunk: ColumnChunk) -> bytes:
-    """A Parquet footer, its length and the magic bytes, for a file of "PAR1" and the chunk alone."""
-    first_page = 4
-    elements, path, stored_schema = _schema(chunk.layout)
-    column: list[tuple[int, int, int | bytes]] = [
-        (1, thrift.I32, PHYSICAL_TYPES[chunk.layout.physical_type]),
-        (2, thrift.LIST, thrift.sequence(thrift.I32, [thrift.integer(0)])),
-        (3, thrift.LIST, thrift.sequence(thrift.BINARY, [thrift.binary(name) for name in path])),
-        (4, thrift.I32, CODECS[chunk.codec]),
-        (5, thrift.I64, chunk.slots),
-        (6, thrift.I64, chunk.length),
-        (7, thrift.I64, chunk.length),
-        (9, thrift.I64, first_page + chunk.data_offset),
-    ]
-    if chunk.dictionary_offset >= 0:
-        column.append((11, thrift.I64, first_page + chunk.dictionary_offset))
-    column_chunk = thrift.struct((2, thrift.I64, first_page), (3, thrift.STRUCT, thrift.struct(*column)))
-    row_group = thrift.struct(
-        (1, thrift.LIST, thrift.struct_list(column_chunk)),
-        (2, thrift.I64, chunk.length),
-        (3, thrift.I64, chunk.rows),
-    )
-    key_value = thrift.struct(
-        (1, thrift.BINARY, thrift.binary(b"ARROW:schema")), (2, thrift.BINARY, thrift.binary(stored_schema))
-    )
-    footer = thrift.struct(
-        (1, thrift.I32, 2),
-        (2, thrift.LIST, elements),
-        (3, thrift.I64, chunk.rows),
-        (4, thrift.LIST, thrift.struct_list(row_group)),
-        (5, thrift.LIST, thrift.struct_list(key_value)),
-    )
-    return footer + len(footer).to_bytes(4, "little") + b"PAR1"
-
-
 @functools.lru_cache(maxsize=64)
 def _schema(layout: ColumnLayout) -> tuple[bytes, tuple[bytes, ...], bytes]:
     """A schema with the layout's levels: (schema elements, path of the leaf, the Arrow schema that says large_list)."""
     optional_ancestors = layout.max_definition_level - int(layout.nullable_element) - 1
     wrappers = max(0, optional_ancestors - 1)
-    list_repetition = _OPTIONAL if optional_ancestors else _REQUIRED
-    element_repetition = _OPTIONAL if layout.nullable_element else _REQUIRED
-
-    def group(name: bytes, repetition: int, *converted: tuple[int, int, int]) -> bytes:
-        return thrift.struct(
-            (3, thrift.I32, repetition), (4, thrift.BINARY, thrift.binary(name)), (5, thrift.I32, 1), *converted
-        )
-
-    leaf = thrift.struct(
-        (1, thrift.I32, PHYSICAL_TYPES[layout.physical_type]),
-        (3, thrift.I32, element_repetition),
-        (4, thrift.BINARY, thrift.binary(b"element")),
-    )
     elements = [
-        thrift.struct((4, thrift.BINARY, thrift.binary(b"schema")), (5, thrift.I32, 1)),
-        *(group(b"s", _OPTIONAL) for _ in range(wrappers)),
-        group(b"tokens", list_repetition, (6, thrift.I32, _CONVERTED_LIST)),
-        group(b"list", _REPEATED),
-        leaf,
+        framing.schema_group(b"schema"),
+        *(framing.schema_group(b"s", repetition=framing.OPTIONAL) for _ in range(wrappers)),
+        framing.schema_group(
+            b"tokens",
+            repetition=framing.OPTIONAL if optional_ancestors else framing.REQUIRED,
+            converted=_CONVERTED_LIST,
+        ),
+        framing.schema_group(b"list", repetition=framing.REPEATED),
+        framing.schema_leaf(
+            b"element", layout.physical_type, framing.OPTIONAL if layout.nullable_element else framing.REQUIRED
+        ),
     ]
     element = pa.field("element", getattr(pa, layout.physical_type.lower())(), layout.nullable_element)
     field = pa.field("tokens", pa.large_list(element), bool(optional_ancestors))

@@ -1,4 +1,4 @@
-"""Just enough of Thrift's compact protocol to write a Parquet footer.
+"""Just enough of Thrift's compact protocol to write a Parquet footer and to read a page header.
 
 A struct is a run of fields, each one byte of (difference of field ids << 4 | type) and a value, ended by a zero byte:
 
@@ -9,16 +9,43 @@ A struct is a run of fields, each one byte of (difference of field ids << 4 | ty
                                               │  └ zigzag varint 4
                                               └ field 0 + 1, type 5 (i32)
 
+and `read_struct` turns it back into ``{1: 2, 3: 300}``. It reads any well-formed struct, whatever its fields, and
+trusts no byte: nothing is read past the end, nested deeper than `MAX_DEPTH` or allocated for a length that the data
+does not have, so that the work is bounded by the bytes given.
+
 Source: the Thrift compact protocol specification, and parquet.thrift for the fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias, Union
 
-__all__ = ["BINARY", "I32", "I64", "LIST", "STRUCT", "binary", "integer", "struct", "struct_list"]
+__all__ = [
+    "BINARY",
+    "I32",
+    "I64",
+    "LIST",
+    "MAX_DEPTH",
+    "STRUCT",
+    "Field",
+    "ThriftError",
+    "Value",
+    "binary",
+    "integer",
+    "read_struct",
+    "read_varint",
+    "sequence",
+    "struct",
+    "struct_list",
+    "varint",
+]
 
-I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
+MAX_DEPTH = 16
+
+Field: TypeAlias = tuple[int, int, "int | bytes"]
+Value: TypeAlias = Union[bool, int, bytes, list["Value"], dict[int, "Value"]]  # noqa: UP007 (a name in quotes)
 
 
 def varint(value: int) -> bytes:
@@ -52,7 +79,7 @@ def struct_list(*items: bytes) -> bytes:
     return sequence(STRUCT, items)
 
 
-def struct(*fields: tuple[int, int, int | bytes]) -> bytes:
+def struct(*fields: Field) -> bytes:
     """A struct of (field id, type, value): integers are encoded here, everything else is encoded already.
 
     Field ids must rise, by at most 15 a step.
@@ -66,3 +93,102 @@ def struct(*fields: tuple[int, int, int | bytes]) -> bytes:
         last = field
     out.append(0)
     return bytes(out)
+
+
+class ThriftError(ValueError):
+    """Bytes that are no struct of the compact protocol."""
+
+
+def read_struct(data: memoryview, position: int) -> tuple[dict[int, Value], int]:
+    """The struct at ``position`` as {field id: value}, and the position after it.
+
+    Doubles and UUIDs stay bytes, sets are lists, and a map is a list of its keys and values in turn.
+
+    Raises:
+        ThriftError: it is cut short, nested too deeply, or malformed.
+    """
+    reader = _Reader(data, position)
+    return reader.struct(0), reader.position
+
+
+def read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """The varint at ``position`` and the position after it. Raises `ThriftError` where it is cut short."""
+    reader = _Reader(data, position)
+    return reader.varint(), reader.position
+
+
+class _Reader:
+    __slots__ = ("data", "position")
+
+    def __init__(self, data: memoryview, position: int) -> None:
+        self.data = data
+        self.position = position
+
+    def byte(self) -> int:
+        if self.position >= len(self.data):
+            raise ThriftError(f"cut short at byte {self.position}")
+        self.position += 1
+        return self.data[self.position - 1]
+
+    def take(self, length: int) -> bytes:
+        if length > len(self.data) - self.position:
+            raise ThriftError(f"a value of {length} bytes at byte {self.position} is cut short")
+        self.position += length
+        return bytes(self.data[self.position - length : self.position])
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self.byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ThriftError(f"an integer of more than 10 bytes before byte {self.position}")
+
+    def integer(self) -> int:
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def length(self, per_item: int) -> int:
+        """An item count that the bytes left can hold, at ``per_item`` bytes or more each."""
+        count = self.varint()
+        if count * per_item > len(self.data) - self.position:
+            raise ThriftError(f"{count} items at byte {self.position} are more than the bytes left")
+        return count
+
+    def struct(self, depth: int) -> dict[int, Value]:
+        if depth > MAX_DEPTH:
+            raise ThriftError(f"structures nested more than {MAX_DEPTH} deep at byte {self.position}")
+        fields: dict[int, Value] = {}
+        field = 0
+        while head := self.byte():
+            kind = head & 15
+            field = field + (head >> 4) if head >> 4 else self.integer()
+            # A boolean field has its value in the type; as a list's item it is a byte.
+            fields[field] = kind == TRUE if kind in (TRUE, FALSE) else self.value(kind, depth + 1)
+        return fields
+
+    def value(self, kind: int, depth: int) -> Value:
+        if kind in (I16, I32, I64):
+            return self.integer()
+        if kind == STRUCT:
+            return self.struct(depth)
+        if kind == BINARY:
+            return self.take(self.varint())
+        if kind in (TRUE, FALSE, I8):
+            return self.byte()
+        if kind == DOUBLE:
+            return self.take(8)
+        if kind == UUID:
+            return self.take(16)
+        if depth > MAX_DEPTH:
+            raise ThriftError(f"structures nested more than {MAX_DEPTH} deep at byte {self.position}")
+        if kind in (LIST, SET):
+            head = self.byte()
+            count = head >> 4 if head >> 4 < 15 else self.length(1)
+            return [self.value(head & 15, depth + 1) for _ in range(count)]
+        if kind == MAP:
+            count = self.length(2)
+            kinds = self.byte() if count else 0
+            return [self.value(k, depth + 1) for _ in range(count) for k in (kinds >> 4, kinds & 15)]
+        raise ThriftError(f"unknown type {kind} before byte {self.position}")
