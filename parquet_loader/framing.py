@@ -13,9 +13,12 @@ from collections.abc import Sequence
 from . import thrift
 
 __all__ = [
+    "FLAT_LEAF",
     "FLAT_SCHEMA",
+    "FOOTER_BYTES",
     "MAGIC",
     "OPTIONAL",
+    "PAGE_HEADER_BYTES",
     "PHYSICAL_TYPES",
     "REPEATED",
     "REQUIRED",
@@ -114,6 +117,12 @@ FLAT_SCHEMA = {
     physical_type: thrift.struct_list(schema_group(b"schema"), schema_leaf(b"v", physical_type, REQUIRED))
     for physical_type in PHYSICAL_TYPES
 }
+
+
+FLAT_LEAF = (b"v",)
+
+PAGE_HEADER_BYTES = 40  # at most, of `page_header`
+FOOTER_BYTES = 256  # at most, of `file_footer` with `FLAT_SCHEMA`
 
 
 def page_header(kind: int, values: int, encoding: int, body_bytes: int) -> bytes:

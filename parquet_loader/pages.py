@@ -28,7 +28,7 @@ byte; an odd one 2g+1 is g groups of 8 levels, packed from the low bit up. The r
 
 Only runs that may hold something unusual are expanded, so the cost goes with documents, not with tokens. Where a run
 begins is known only from the one before it. To follow that chain without a step of Python for each run, every byte is
-taken for a header, all at once, which gives a table of jumps; applied to itself it gives jumps of 2, 4, 8, 16 runs.
+taken for a header, all at once, which gives a table of jumps; applied to itself it gives jumps of 2, 4, 8 and 16 runs.
 Python follows the longest, and the shorter ones fill in what was left out:
 
     byte       0  1  2  3  4  5  6  7  8  9  (10 is the end)
@@ -43,7 +43,9 @@ were found sound: pyarrow's own reader may then be asked.
 
 from __future__ import annotations
 
+import itertools
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +73,9 @@ CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "bro
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
 DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
 MAX_VARINT = 5  # bytes of a run's header
+
+_NO_SLOTS: IntArray = np.empty(0, np.int64)
+_NO_LEVELS: ByteArray = np.empty(0, np.uint8)
 
 
 class NotSupported(Exception):
@@ -121,15 +126,6 @@ class Body:
     values: memoryview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
-    """The values of one data page: ``count`` of them, encoded."""
-
-    page: Page
-    count: int
-    encoded: memoryview
-
-
 def decode_pages(raw: memoryview, chunk: ColumnChunk) -> TokenBlock:
     """Decode one column chunk. The block's tokens are a view of ``raw`` where that needs no copy.
 
@@ -138,24 +134,24 @@ def decode_pages(raw: memoryview, chunk: ColumnChunk) -> TokenBlock:
         NotSupported: an encoding or structure that pyarrow's own reader may know.
     """
     dictionary, pages = plan_pages(raw, chunk)
-    bodies = [open_page(raw, page, chunk) for page in pages]
-    first_slots = np.cumsum([0] + [page.slots for page in pages])
-    beginnings, holes = _documents(bodies, first_slots, chunk)
-
-    edges = np.append(beginnings, chunk.slots)
-    offsets = edges - np.searchsorted(holes, edges) if len(holes) else edges
-    counts = np.diff(first_slots - np.searchsorted(holes, first_slots)).tolist()
-    values = [
-        Values(page=page, count=count, encoded=body.values)
-        for page, body, count in zip(pages, bodies, counts, strict=True)
-        if count
-    ]
-    del bodies
-    if all(part.page.encoding == PLAIN for part in values):
-        tokens = _plain_tokens(values, chunk)
+    slots = [0, *itertools.accumulate(page.slots for page in pages)]
+    values: PlainValues | HostedValues
+    if all(page.encoding == PLAIN for page in pages):
+        values = PlainValues(pages, chunk)
     else:
-        tokens = _hosted_tokens(raw, dictionary, values, chunk)
-    return TokenBlock(tokens, offsets)
+        values = HostedValues(raw, dictionary, pages, chunk)
+    repetition: list[bytes] = []
+    holes: list[tuple[IntArray, ByteArray]] = []
+    # A page's values are moved on while they are in the processor's cache, and its memory serves the next page.
+    for number, page in enumerate(pages):
+        body = open_page(raw, page, chunk)
+        repetition.append(bytes(body.repetition))
+        holes.append(
+            unusual_levels([body.definition], slots[number : number + 2], chunk.layout.max_definition_level, chunk)
+        )
+        values.append(page, page.slots - len(holes[-1][0]), body.values)
+        del body
+    return TokenBlock(values.tokens(), _offsets(repetition, holes, slots, chunk))
 
 
 def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:
@@ -357,94 +353,90 @@ def _unpack(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -> me
 # ---------------------------------------------------------------------------------------------------------- levels
 
 
-def _documents(bodies: list[Body], first_slots: IntArray, chunk: ColumnChunk) -> tuple[IntArray, IntArray]:
-    """The slots that begin a document, and those that hold no value, which are documents too."""
-    layout = chunk.layout
-    beginnings, _ = unusual_levels([body.repetition for body in bodies], first_slots, 1, chunk)
+def _offsets(
+    repetition: list[bytes], holes_of_pages: list[tuple[IntArray, ByteArray]], slots: list[int], chunk: ColumnChunk
+) -> IntArray:
+    """Where documents begin among the tokens, by their first slots and the slots without a token."""
+    beginnings, _ = unusual_levels(repetition, slots, 1, chunk)
     if chunk.slots and not (len(beginnings) and beginnings[0] == 0):
-        raise chunk.error("the column chunk begins inside a document: its repetition levels are damaged")
-    holes, levels = unusual_levels(
-        [body.definition for body in bodies], first_slots, layout.max_definition_level, chunk
-    )
+        raise _damaged_levels(chunk, "the first slot is inside a document")
+    edges = np.append(beginnings, chunk.slots)
+    holes = np.concatenate([_NO_SLOTS, *(slots for slots, _ in holes_of_pages)])
     if not len(holes):
-        return beginnings, holes
+        return edges
     rows = np.searchsorted(beginnings, holes, side="right") - 1
-    positions = holes - beginnings[rows]
-    if layout.nullable_element:
-        nulls = np.flatnonzero(levels == layout.max_definition_level - 1)
+    positions = holes - edges[rows]
+    if chunk.layout.nullable_element:
+        levels = np.concatenate([levels for _, levels in holes_of_pages])
+        nulls = np.flatnonzero(levels == chunk.layout.max_definition_level - 1)
         if len(nulls):
             raise null_element(chunk, int(rows[nulls[0]]), int(positions[nulls[0]]))
-    # An empty or null list is a document of its one slot.
-    lengths = np.append(beginnings, chunk.slots)[rows + 1] - beginnings[rows]
-    wrong = np.flatnonzero((positions != 0) | (lengths != 1))
+    # What is left are empty and null lists, each a document of its one slot.
+    wrong = np.flatnonzero(edges[rows + 1] - edges[rows] != 1)
     if len(wrong):
-        raise chunk.error(f"row {int(rows[wrong[0]])} is an empty list with elements: its levels are damaged")
-    return beginnings, holes
+        raise _damaged_levels(chunk, f"row {int(rows[wrong[0]])} is an empty list that has elements")
+    return edges - np.searchsorted(holes, edges)
 
 
 def unusual_levels(
-    sections: list[memoryview], first_slots: IntArray, usual: int, chunk: ColumnChunk
+    sections: Sequence[bytes | memoryview], slots: Sequence[int], usual: int, chunk: ColumnChunk
 ) -> tuple[IntArray, ByteArray]:
     """The slots of a chunk whose level is not ``usual``, the highest there is, in order; and their levels.
 
     Args:
-        sections: each page's levels.
-        first_slots: shape ``(pages + 1,)``: page ``p`` has the slots ``first_slots[p]`` to ``first_slots[p + 1]``.
+        sections: levels, a section for each page.
+        slots: each page's first slot, and at the end the last page's end.
     """
-    width = usual.bit_length()
-    counts = np.diff(first_slots)
     # A page of nothing but usual levels is one run with any sensible writer: no need to look closer.
     pages = [
-        page
-        for page, (section, count) in enumerate(zip(sections, counts.tolist(), strict=True))
-        if section != thrift.varint(count << 1) + bytes([usual])
+        (section, first, end - first)
+        for section, first, end in zip(sections, slots[:-1], slots[1:], strict=True)
+        if section != thrift.varint((end - first) << 1) + bytes([usual])
     ]
     if not pages:
-        return np.empty(0, np.int64), np.empty(0, np.uint8)
-    sizes = np.array([len(sections[page]) for page in pages])
-    counts, first_slots = counts[pages], first_slots[pages]
-    if not sizes.all():
-        raise _damaged_levels(chunk, "a page has none")
-    ends = np.cumsum(sizes)
-    begins = ends - sizes
+        return _NO_SLOTS, _NO_LEVELS
+    width = usual.bit_length()
+    ends = np.cumsum([len(section) for section, _, _ in pages])
+    begins = np.concatenate([[0], ends[:-1]])
+    firsts = np.array([first for _, first, _ in pages])
+    counts = np.array([count for _, _, count in pages])
     # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
-    data = np.frombuffer(b"".join([*(sections[page] for page in pages), bytes(MAX_VARINT + 1)]), np.uint8)
+    data = np.frombuffer(b"".join([*(section for section, _, _ in pages), bytes(MAX_VARINT + 1)]), np.uint8)
     heads, end = _run_heads(data, int(ends[-1]), width)
-    headers, header_bytes = _varints(data, heads)
-
-    page_of = np.searchsorted(ends, heads, side="right")
-    if end != ends[-1] or not np.isin(begins, heads).all():
+    first_runs = np.searchsorted(heads, begins)
+    if end != ends[-1] or not all(len(section) for section, _, _ in pages):
+        raise _damaged_levels(chunk, "a page has too few")
+    if (heads.take(first_runs, mode="clip") != begins).any():
         raise _damaged_levels(chunk, "a run goes beyond its page")
-    first_run = np.searchsorted(heads, begins)
-    literal = (headers & 1).astype(bool)
-    lengths = np.where(literal, headers >> 1 << 3, headers >> 1)
-    before = np.cumsum(lengths) - lengths
-    before -= before[first_run][page_of]
-    if (np.maximum.reduceat(before + lengths, first_run) < counts).any():
-        raise _damaged_levels(chunk, "a page has fewer levels than slots")
-    # The last group of 8 may reach beyond the page's slots.
-    lengths = np.clip(counts[page_of] - before, 0, lengths)
-    slots = first_slots[page_of] + before
-    payloads = heads + header_bytes
+
+    headers, payloads = _varints(data, heads)
+    payloads += heads
+    is_literal = headers & 1
+    lengths = headers >> 1 << 3 * is_literal
+    # What a run's first level is in its page, and how many levels it has there: a last group of 8 may go beyond.
+    runs_of_pages = np.diff(first_runs, append=len(heads))
+    places = np.cumsum(lengths) - lengths
+    places -= places[first_runs].repeat(runs_of_pages)
+    left = counts.repeat(runs_of_pages) - places
+    if (left[first_runs + runs_of_pages - 1] > lengths[first_runs + runs_of_pages - 1]).any():
+        raise _damaged_levels(chunk, "a page has fewer than slots")
+    lengths = np.maximum(np.minimum(lengths, left), 0)
+    places += firsts.repeat(runs_of_pages)
 
     levels = data[payloads]
-    picked = ~literal & (levels != usual) & (lengths > 0)
-    from_runs = _ranges(slots[picked], lengths[picked])
-    run_levels = np.repeat(levels[picked], lengths[picked])
-    from_groups, group_levels = _unpack_groups(
-        data,
-        payloads=payloads[literal],
-        slots=slots[literal],
-        lengths=lengths[literal],
-        width=width,
-        usual=usual,
+    # By places, not by mask: a mask with no pattern to it is slow.
+    picked = is_literal.nonzero()[0]
+    found, found_levels = _unpack_groups(
+        data, payloads=payloads[picked], slots=places[picked], lengths=lengths[picked], width=width, usual=usual
     )
-    found, found_levels = from_groups, group_levels
-    if len(from_runs):
-        found = np.concatenate([from_runs, from_groups])
-        order = np.argsort(found, kind="stable")
-        found, found_levels = found[order], np.concatenate([run_levels, group_levels])[order]
-    if len(found) and int(found_levels.max()) > usual:
+    picked = ((is_literal == 0) & (levels != usual)).nonzero()[0]
+    if len(picked):
+        lengths = lengths[picked]
+        found = np.concatenate([found, places[picked].repeat(lengths) + _counted(lengths)])
+        order = found.argsort(kind="stable")
+        found = found[order]
+        found_levels = np.concatenate([found_levels, levels[picked].repeat(lengths)])[order]
+    if len(found_levels) and int(found_levels.max()) > usual:
         raise _damaged_levels(chunk, f"level {int(found_levels.max())} where {usual} is the highest")
     return found, found_levels
 
@@ -458,34 +450,36 @@ def _unpack_groups(
 ) -> tuple[IntArray, ByteArray]:
     """Slots and levels of what is unusual in literal runs: groups of 8 levels of ``width`` bits."""
     groups = (lengths + 7) >> 3
-    run = np.repeat(np.arange(len(groups)), groups)
-    nth = _ranges(np.zeros_like(groups), groups)
-    at = payloads[run] + nth * width
+    if len(groups) and int(groups.max()) > 1:
+        nth = _counted(groups)
+        payloads = payloads.repeat(groups) + nth * width
+        nth <<= 3
+        slots = slots.repeat(groups) + nth
+        lengths = lengths.repeat(groups) - nth
     if width == 1:
-        levels = np.unpackbits(data[at], bitorder="little")
+        levels = np.unpackbits(data[payloads], bitorder="little")
     else:
-        bits = np.unpackbits(data[at[:, None] + np.arange(width)], axis=1, bitorder="little")
+        bits = np.unpackbits(data[payloads[:, None] + np.arange(width)], axis=1, bitorder="little")
         levels = np.packbits(bits.reshape(-1, width), axis=1, bitorder="little")[:, 0]
     places = np.flatnonzero(levels != usual)
     group = places >> 3
-    place_in_run = (nth[group] << 3) + (places & 7)
-    run = run[group]
-    real = place_in_run < lengths[run]
-    return (slots[run] + place_in_run)[real], levels[places][real]
+    place = places & 7
+    real = place < lengths[group]
+    return (slots[group] + place)[real], levels[places][real]
 
 
-def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """The numbers ``start, start + 1, ...``, ``length`` of them, of every pair, in a row."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    numbers: IntArray = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+def _counted(lengths: IntArray) -> IntArray:
+    """0, 1, ..., length - 1 for every length, in a row."""
+    ends = lengths.cumsum()
+    numbers: IntArray = np.arange(int(ends[-1]) if len(ends) else 0)
+    numbers -= (ends - lengths).repeat(lengths)
     return numbers
 
 
 def _run_heads(data: ByteArray, size: int, width: int) -> tuple[IntArray, int]:
     """The places of all runs' headers in ``data[:size]``, and where the last run ends: beyond ``size`` if damaged."""
     position = 0
-    pieces = []
+    pieces = [_NO_SLOTS]
     while position < size:
         window = min(WINDOW, size - position)
         jumps = _jumps(data[position : position + window + MAX_VARINT], window, width)
@@ -494,136 +488,186 @@ def _run_heads(data: ByteArray, size: int, width: int) -> tuple[IntArray, int]:
             tables.append(tables[-1].take(tables[-1]))
         far = tables.pop().data
         place = 0
-        heads = []
+        steps = []
         while place < window:
-            heads.append(place)
+            steps.append(place)
             place = far[place]
-        piece = np.array(heads)
+        heads = np.array(steps)
+        is_head = np.zeros(window + 1, bool)
+        is_head[heads] = True
         for table in reversed(tables):
-            piece = np.stack([piece, table[piece]], axis=1).ravel()
-        # Jumps from the last runs lead to the window's end, all of them.
-        piece = piece[: np.searchsorted(piece, window)]
-        pieces.append(position + piece)
-        position += int(jumps[piece[-1]])
-    return np.concatenate(pieces) if len(pieces) != 1 else pieces[0], position
+            heads = np.concatenate([heads, table[heads]])
+            is_head[heads] = True
+        heads = is_head[:window].nonzero()[0]
+        pieces.append(heads + position)
+        position += int(jumps[heads[-1]])
+    return np.concatenate(pieces), position
 
 
 def _jumps(data: ByteArray, window: int, width: int) -> IntArray:
     """For every byte, were it a run's header, the place of the next one: shape ``(window + 1,)``, the last unused."""
     head = data[:window]
     goes_on = data > 127
-    header_bytes = np.ones(window, np.uint8)
+    header_and_level = np.full(window, 2, np.uint8)
     more = goes_on[:window]
     for place in range(1, MAX_VARINT):
-        header_bytes += more
+        header_and_level += more
         more = more & goes_on[place : place + window]
     literal = head & 1
-    groups = (head & 127) >> 1
+    groups = ((head & 127) >> 1).astype(np.uint16)
+    groups *= width
+    groups -= 1  # in 16 bits: what wraps around here does so again in the sum
+    groups *= literal
+    groups += header_and_level
     jumps = np.arange(window + 1)
-    # In 16 bits, where -1 for no groups wraps around and back.
-    jumps[:-1] += header_bytes + 1 + literal * (groups.astype(np.uint16) * width - 1)
-    long = np.flatnonzero(literal.view(bool) & goes_on[:window])
-    headers, _ = _varints(data, long)
-    jumps[long] = long + header_bytes[long] + (headers >> 1) * width
+    jumps[:-1] += groups
+    long = (head & 0x81 == 0x81).nonzero()[0]
+    if len(long):
+        headers, sizes = _varints(data, long)
+        jumps[long] = long + sizes + (headers >> 1) * width
     return jumps
 
 
 def _varints(data: ByteArray, places: IntArray) -> tuple[IntArray, IntArray]:
     """The varints at ``places``, and how many bytes they take: `MAX_VARINT` at most, the rest is cut off."""
-    values = np.zeros(len(places), np.int64)
+    byte = data[places]
+    values = (byte & 127).astype(np.int64)
     sizes = np.ones(len(places), np.int64)
-    more = np.ones(len(places), bool)
-    for place in range(MAX_VARINT):
-        byte = data[places + place]
-        values |= ((byte & 127) * more).astype(np.int64) << 7 * place
-        more &= byte > 127
-        if place == MAX_VARINT - 1 or not more.any():
+    more = (byte > 127).nonzero()[0]
+    for place in range(1, MAX_VARINT):
+        if not len(more):
             break
-        sizes += more
+        byte = data[places[more] + place]
+        values[more] |= (byte & 127).astype(np.int64) << 7 * place
+        sizes[more] += 1
+        more = more[byte > 127]
     return values, sizes
 
 
 # ---------------------------------------------------------------------------------------------------------- values
 
 
-def _plain_tokens(values: list[Values], chunk: ColumnChunk) -> TokenArray:
-    """Plain values: a view of the one page that has them, or the pages in one new array."""
-    dtype = chunk.layout.dtype
-    parts = [np.frombuffer(_exactly(part, dtype.itemsize, chunk), np.uint8) for part in values]
-    # Headers and levels leave most bodies at odd addresses, where NumPy is slow for ever after: a copy is cheaper.
-    if len(parts) == 1 and parts[0].view(dtype).flags.aligned:
-        return parts[0].view(dtype)
-    tokens = np.concatenate(parts).view(dtype) if parts else np.empty(0, dtype)
-    tokens.flags.writeable = False
-    return tokens
+class _Joined:
+    """Bytes put one after another into memory that was taken beforehand."""
+
+    def __init__(self, capacity: int) -> None:
+        self.memory: ByteArray = np.empty(capacity, np.uint8)
+        self.size = 0
+
+    def append(self, part: bytes | memoryview) -> None:
+        end = self.size + len(part)
+        assert end <= len(self.memory)
+        self.memory[self.size : end] = np.frombuffer(part, np.uint8)
+        self.size = end
+
+    def joined(self) -> ByteArray:
+        self.memory.flags.writeable = False
+        return self.memory[: self.size]
 
 
-def _exactly(part: Values, itemsize: int, chunk: ColumnChunk) -> memoryview:
+class PlainValues:
+    """Plain values: a view of the one page that has them, or several pages joined."""
+
+    def __init__(self, pages: list[Page], chunk: ColumnChunk) -> None:
+        self.chunk = chunk
+        self.dtype = chunk.layout.dtype
+        self.only = len(pages) == 1
+        self.view: TokenArray | None = None
+        self.capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
+        self.values = _Joined(0 if self.only else self.capacity * self.dtype.itemsize)
+
+    def append(self, page: Page, count: int, encoded: memoryview) -> None:
+        """Take a page's ``count`` values."""
+        plain = _plain_bytes(page, count, encoded, self.chunk)
+        if self.only:
+            view = np.frombuffer(plain, np.uint8).view(self.dtype)
+            # Headers and levels leave most bodies at odd addresses, where NumPy would be slow ever after.
+            self.view = view if view.flags.aligned else np.frombuffer(bytes(plain), self.dtype)
+            return
+        if self.values.size + len(plain) > len(self.values.memory):
+            raise page.error(f"brings the tokens to more than the {self.capacity:,} of the footer", self.chunk)
+        self.values.append(plain)
+
+    def tokens(self) -> TokenArray:
+        """All values."""
+        return self.values.joined().view(self.dtype) if self.view is None else self.view
+
+
+class HostedValues:
+    """Values of any encoding, decoded by pyarrow as those of a flat, required column of a file in memory."""
+
+    def __init__(self, raw: memoryview, dictionary: Page | None, pages: list[Page], chunk: ColumnChunk) -> None:
+        self.chunk = chunk
+        self.has_dictionary = dictionary is not None
+        self.count = 0
+        bodies = sum(page.unpacked_bytes for page in pages) + (dictionary.unpacked_bytes if dictionary else 0)
+        self.file = _Joined(bodies + (len(pages) + 1) * framing.PAGE_HEADER_BYTES + framing.FOOTER_BYTES)
+        self.file.append(framing.MAGIC)
+        if dictionary is not None:
+            stored = _stored(raw, dictionary, chunk)
+            entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
+            entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
+            self.file.append(framing.page_header(DICTIONARY_PAGE, dictionary.slots, PLAIN, len(entries)))
+            self.file.append(entries)
+        self.data_offset = self.file.size - len(framing.MAGIC)
+
+    def append(self, page: Page, count: int, encoded: memoryview) -> None:
+        """Take a page's ``count`` values."""
+        if not count:
+            return
+        if page.encoding in DICTIONARY and not self.has_dictionary:
+            raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
+        if page.encoding == DELTA_BINARY_PACKED:
+            _check_delta(page, encoded, self.chunk)
+        self.file.append(framing.page_header(DATA_PAGE, count, page.encoding, len(encoded)))
+        self.file.append(encoded)
+        self.count += count
+
+    def tokens(self) -> TokenArray:
+        """All values."""
+        dtype = self.chunk.layout.dtype
+        if not self.count:
+            return np.empty(0, dtype)
+        self.file.append(
+            framing.file_footer(
+                schema=framing.FLAT_SCHEMA[self.chunk.layout.physical_type],
+                leaf=framing.FLAT_LEAF,
+                physical_type=self.chunk.layout.physical_type,
+                codec=0,
+                rows=self.count,
+                slots=self.count,
+                pages_bytes=self.file.size - len(framing.MAGIC),
+                data_offset=self.data_offset,
+                dictionary_offset=0 if self.has_dictionary else -1,
+            )
+        )
+        try:
+            with pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
+                column = file.read(use_threads=False).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise self.chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
+        if len(column) != self.count:
+            raise self.chunk.error(
+                f"has {len(column):,} values where its levels say {self.count:,}: the file is damaged"
+            )
+        tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy()
+        return tokens.view(dtype)
+
+
+def _plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:
     """The bytes of plain values. Any that come after them are padding."""
-    size = part.count * itemsize
-    if len(part.encoded) < size:
-        raise part.page.error(
-            f"has {len(part.encoded):,} bytes of values where {part.count:,} values take {size:,}", chunk
-        )
-    return part.encoded[:size]
+    size = count * chunk.layout.dtype.itemsize
+    if len(encoded) < size:
+        raise page.error(f"has {len(encoded):,} bytes of values where {count:,} values take {size:,}", chunk)
+    return encoded[:size]
 
 
-def _hosted_tokens(raw: memoryview, dictionary: Page | None, values: list[Values], chunk: ColumnChunk) -> TokenArray:
-    """Values of any encoding, decoded by pyarrow as those of a flat, required column. Uses up the list."""
-    tokens = sum(part.count for part in values)
-    hosted = pa.BufferReader(_flat_file(raw, dictionary, values, tokens, chunk))
-    values.clear()  # so that the pages' memory is free before the tokens take theirs
-    try:
-        with pq.ParquetFile(hosted, pre_buffer=False) as file:
-            column = file.read(use_threads=False).column(0)
-    except (pa.ArrowException, OSError) as error:
-        raise chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
-    if len(column) != tokens:
-        raise chunk.error(f"has {len(column):,} values where its levels say {tokens:,}: the file is damaged")
-    decoded = column.chunk(0) if column.num_chunks == 1 else column
-    tokens_as_stored: TokenArray = decoded.to_numpy()
-    return tokens_as_stored.view(chunk.layout.dtype)
-
-
-def _flat_file(
-    raw: memoryview, dictionary: Page | None, values: list[Values], tokens: int, chunk: ColumnChunk
-) -> bytes:
-    parts: list[bytes | memoryview] = [framing.MAGIC]
-    physical_type = chunk.layout.physical_type
-    if dictionary is not None:
-        stored = _stored(raw, dictionary, chunk)
-        entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
-        entries = _exactly(
-            Values(page=dictionary, count=dictionary.slots, encoded=entries), chunk.layout.dtype.itemsize, chunk
-        )
-        parts += [framing.page_header(DICTIONARY_PAGE, dictionary.slots, PLAIN, len(entries)), entries]
-    data_offset = sum(map(len, parts)) - len(framing.MAGIC)
-    for part in values:
-        if part.page.encoding in DICTIONARY and dictionary is None:
-            raise part.page.error("has indices, but the column chunk has no dictionary", chunk)
-        if part.page.encoding == DELTA_BINARY_PACKED:
-            _check_delta(part, chunk)
-        parts += [framing.page_header(DATA_PAGE, part.count, part.page.encoding, len(part.encoded)), part.encoded]
-    footer = framing.file_footer(
-        schema=framing.FLAT_SCHEMA[physical_type],
-        leaf=[b"v"],
-        physical_type=physical_type,
-        codec=0,
-        rows=tokens,
-        slots=tokens,
-        pages_bytes=sum(map(len, parts)) - len(framing.MAGIC),
-        data_offset=data_offset,
-        dictionary_offset=-1 if dictionary is None else 0,
-    )
-    return b"".join([*parts, footer])
-
-
-def _check_delta(part: Values, chunk: ColumnChunk) -> None:
+def _check_delta(page: Page, encoded: memoryview, chunk: ColumnChunk) -> None:
     """Refuse blocks of more miniblocks than the page can hold: pyarrow allocates a byte for each, unseen."""
     try:
-        _, position = thrift.read_varint(part.encoded, 0)
-        miniblocks, _ = thrift.read_varint(part.encoded, position)
+        _, position = thrift.read_varint(encoded, 0)
+        miniblocks, _ = thrift.read_varint(encoded, position)
     except thrift.ThriftError as error:
-        raise part.page.error(f"has damaged values ({error})", chunk) from error
-    if miniblocks > max(len(part.encoded), 1024):
-        raise part.page.error(f"has blocks of {miniblocks:,} miniblocks in {len(part.encoded):,} bytes", chunk)
+        raise page.error(f"has damaged values ({error})", chunk) from error
+    if miniblocks > max(len(encoded), 1024):
+        raise page.error(f"has blocks of {miniblocks:,} miniblocks in {len(encoded):,} bytes", chunk)
