@@ -52,7 +52,7 @@ def decode_chunk(
     """Decode one column chunk.
 
     Args:
-        raw: the chunk's bytes, ``chunk.length`` of them. The block may be a view of them.
+        raw: the chunk's bytes, ``chunk.length`` of them; the block keeps none.
         chunk: its footer entry.
         on_fallback: called with the reason, on the decoding thread, where the pages are of a kind that only
             pyarrow's own reader takes: several times slower, equal in every other way.

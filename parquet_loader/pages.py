@@ -15,7 +15,7 @@ The levels say where documents begin and which slots hold no value, and the valu
 
 So: *plan* reads the headers; *open* verifies, decompresses and cuts each body in three; *unusual levels* lists the
 slots with repetition 0, the beginnings, and those with a definition below the highest, the holes; the *values* of all
-pages then are either plain, which is a view or one copy, or go to pyarrow as the pages of a flat, required column.
+pages then are either plain, and joined as they are, or go to pyarrow as the pages of a flat, required column.
 
     beginnings 0 3 4 5,  holes 3 4  ->  offsets 0 3 3 3 4,  tokens 5 6 7 8
 
@@ -127,7 +127,7 @@ class Body:
 
 
 def decode_pages(raw: memoryview, chunk: ColumnChunk) -> TokenBlock:
-    """Decode one column chunk. The block's tokens are a view of ``raw`` where that needs no copy.
+    """Decode one column chunk. The block keeps nothing of ``raw``.
 
     Raises:
         DataError: the bytes are damaged, or hold a null inside a document.
@@ -137,7 +137,7 @@ def decode_pages(raw: memoryview, chunk: ColumnChunk) -> TokenBlock:
     slots = [0, *itertools.accumulate(page.slots for page in pages)]
     values: PlainValues | HostedValues
     if all(page.encoding == PLAIN for page in pages):
-        values = PlainValues(pages, chunk)
+        values = PlainValues(chunk)
     else:
         values = HostedValues(raw, dictionary, pages, chunk)
     repetition: list[bytes] = []
@@ -566,31 +566,27 @@ class _Joined:
 
 
 class PlainValues:
-    """Plain values: a view of the one page that has them, or several pages joined."""
+    """Plain values: the tokens as they are, joined.
 
-    def __init__(self, pages: list[Page], chunk: ColumnChunk) -> None:
+    One page could be a view, but of memory that its neighbours share and that is counted as free after decoding, and
+    at an odd address, where NumPy is slow ever after.
+    """
+
+    def __init__(self, chunk: ColumnChunk) -> None:
         self.chunk = chunk
-        self.dtype = chunk.layout.dtype
-        self.only = len(pages) == 1
-        self.view: TokenArray | None = None
         self.capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
-        self.values = _Joined(0 if self.only else self.capacity * self.dtype.itemsize)
+        self.values = _Joined(self.capacity * chunk.layout.dtype.itemsize)
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
         plain = _plain_bytes(page, count, encoded, self.chunk)
-        if self.only:
-            view = np.frombuffer(plain, np.uint8).view(self.dtype)
-            # Headers and levels leave most bodies at odd addresses, where NumPy would be slow ever after.
-            self.view = view if view.flags.aligned else np.frombuffer(bytes(plain), self.dtype)
-            return
         if self.values.size + len(plain) > len(self.values.memory):
             raise page.error(f"brings the tokens to more than the {self.capacity:,} of the footer", self.chunk)
         self.values.append(plain)
 
     def tokens(self) -> TokenArray:
         """All values."""
-        return self.values.joined().view(self.dtype) if self.view is None else self.view
+        return self.values.joined().view(self.chunk.layout.dtype)
 
 
 class HostedValues:

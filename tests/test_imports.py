@@ -19,6 +19,7 @@ ORDER = [
     "thrift",
     "container",
     "chunk",
+    "framing",
     "pages",
     "decode",
     "storage",
