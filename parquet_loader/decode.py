@@ -37,13 +37,18 @@ _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a
 def decode_cost(*, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> tuple[int, int]:
     """Upper bounds of the bytes that decoding holds: (at its peak, and afterwards in the block).
 
-    While pyarrow decodes a list column it keeps the values, two 16-bit levels a slot and a bitmap of nulls, all with
-    room for a power of two, and the dictionary or the page that it is at. The chunk is copied once to frame it.
+    `pages` holds the chunk, its pages without their levels, and beside them either a page that was just decompressed,
+    or what lists the documents (numbers for each run, and the table of a window's jumps), or the tokens. pyarrow's own
+    reader holds the chunk twice and keeps the values, two 16-bit levels a slot and a bitmap of nulls, all with room for
+    a power of two, and the dictionary or the page that it is at.
     """
-    values, offsets = tokens * itemsize, (rows + 1) * 8
-    room = 1 << max(tokens + rows - 1, 0).bit_length()
-    peak = 2 * chunk_bytes + room * (itemsize + 4) + room // 8 + 2 * values + offsets + 8 * _OBJECTS_BYTES
-    return peak, values + tokens // 8 + offsets + _OBJECTS_BYTES
+    values, offsets, slots = tokens * itemsize, (rows + 1) * 8, tokens + rows
+    unpacked = pages.unpacked_bound(chunk_bytes=chunk_bytes, slots=slots, itemsize=itemsize)
+    listed = 64 * rows + min(256 * rows, 2 << 20)
+    here = chunk_bytes + unpacked + (max(itemsize, 4) + 2) * slots + listed
+    room = 1 << max(slots - 1, 0).bit_length()
+    fallback = 2 * chunk_bytes + room * (itemsize + 4) + room // 8 + 2 * values + offsets
+    return max(here, fallback) + 8 * _OBJECTS_BYTES, values + tokens // 8 + offsets + _OBJECTS_BYTES
 
 
 def decode_chunk(

@@ -169,10 +169,10 @@ def unpacked_bound(*, chunk_bytes: int, slots: int, itemsize: int) -> int:
     """The bytes that a chunk's pages may decompress to, all together; more is taken for damage.
 
     A slot takes an item or an index of at most 4 bytes, and well under 2 bytes of levels: what they leave is enough
-    for a dictionary of a vocabulary, except in small row groups, where a dictionary made for all of them may be larger
-    than the column. Compression makes that one 8 times smaller at most.
+    for the dictionary of a vocabulary. In a small row group the dictionary, made for all of them perhaps, may be
+    larger than the column; writers keep dictionaries to 1 MiB, and no codec makes one 4 times smaller.
     """
-    return max((max(itemsize, 4) + 2) * slots, 8 * chunk_bytes)
+    return (max(itemsize, 4) + 2) * slots + min(4 * chunk_bytes, 2 << 20)
 
 
 def plan_pages(raw: memoryview, chunk: ColumnChunk) -> tuple[Page | None, list[Page]]:
