@@ -51,6 +51,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import framing, thrift
@@ -73,6 +74,7 @@ CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "bro
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
 DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
 MAX_VARINT = 5  # bytes of a run's header
+MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
 
 _NO_SLOTS: IntArray = np.empty(0, np.int64)
 _NO_LEVELS: ByteArray = np.empty(0, np.uint8)
@@ -135,11 +137,11 @@ def decode_pages(raw: memoryview, chunk: ColumnChunk) -> TokenBlock:
     """
     dictionary, pages = plan_pages(raw, chunk)
     slots = [0, *itertools.accumulate(page.slots for page in pages)]
-    values: PlainValues | HostedValues
+    values: PlainValues | EncodedValues
     if all(page.encoding == PLAIN for page in pages):
         values = PlainValues(chunk)
     else:
-        values = HostedValues(raw, dictionary, pages, chunk)
+        values = EncodedValues(raw, dictionary, pages, chunk)
     repetition: list[bytes] = []
     holes: list[tuple[IntArray, ByteArray]] = []
     # A page's values are moved on while they are in the processor's cache, and its memory serves the next page.
@@ -589,40 +591,87 @@ class PlainValues:
         return self.values.joined().view(self.chunk.layout.dtype)
 
 
-class HostedValues:
-    """Values of any encoding, decoded by pyarrow as those of a flat, required column of a file in memory."""
+class EncodedValues:
+    """Values of any other encoding.
+
+    Indices of whole bytes are gathered from the dictionary. All else is decoded by pyarrow, as the pages of a flat,
+    required column of a file in memory. Which of the two is told by each page.
+    """
 
     def __init__(self, raw: memoryview, dictionary: Page | None, pages: list[Page], chunk: ColumnChunk) -> None:
         self.chunk = chunk
-        self.has_dictionary = dictionary is not None
-        self.count = 0
+        self.entries: TokenArray | None = None
+        self.data_offset = 0
+        self.parts: list[tuple[bool, int]] = []  # (whether its indices are gathered, its number of values) of each page
         bodies = sum(page.unpacked_bytes for page in pages) + (dictionary.unpacked_bytes if dictionary else 0)
+        # Memory that is never written to is never taken.
+        self.indices = np.empty(chunk.slots, "<u2")
         self.file = _Joined(bodies + (len(pages) + 1) * framing.PAGE_HEADER_BYTES + framing.FOOTER_BYTES)
-        self.file.append(framing.MAGIC)
         if dictionary is not None:
             stored = _stored(raw, dictionary, chunk)
             entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
             entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
-            self.file.append(framing.page_header(DICTIONARY_PAGE, dictionary.slots, PLAIN, len(entries)))
-            self.file.append(entries)
-        self.data_offset = self.file.size - len(framing.MAGIC)
+            self.entries = np.frombuffer(bytes(entries), chunk.layout.dtype)
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
         if not count:
             return
-        if page.encoding in DICTIONARY and not self.has_dictionary:
-            raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
-        if page.encoding == DELTA_BINARY_PACKED:
+        gathered = False
+        if page.encoding in DICTIONARY:
+            if self.entries is None:
+                raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
+            first = self._count(gathered=True)
+            indices = self.indices[first : first + count]
+            gathered = whole_byte_indices(encoded, indices)
+            if gathered and int(indices.max()) >= len(self.entries):
+                raise page.error(
+                    f"has index {int(indices.max())} into a dictionary of {len(self.entries):,}", self.chunk
+                )
+        elif page.encoding == DELTA_BINARY_PACKED:
             _check_delta(page, encoded, self.chunk)
-        self.file.append(framing.page_header(DATA_PAGE, count, page.encoding, len(encoded)))
-        self.file.append(encoded)
-        self.count += count
+        if not gathered:
+            self._host(page, count, encoded)
+        self.parts.append((gathered, count))
 
     def tokens(self) -> TokenArray:
         """All values."""
+        if not any(gathered for gathered, _ in self.parts):
+            return self._hosted()
+        if all(gathered for gathered, _ in self.parts):
+            return self._gathered()
+        sources = {True: self._gathered(), False: self._hosted()}
+        places = {True: 0, False: 0}
+        pieces = []
+        for gathered, count in self.parts:
+            pieces.append(sources[gathered][places[gathered] : places[gathered] + count])
+            places[gathered] += count
+        return np.concatenate(pieces)
+
+    def _host(self, page: Page, count: int, encoded: memoryview) -> None:
+        if not self.file.size:
+            self.file.append(framing.MAGIC)
+            if self.entries is not None:
+                size = self.entries.nbytes
+                self.file.append(framing.page_header(DICTIONARY_PAGE, len(self.entries), PLAIN, size))
+                self.file.append(self.entries.data.cast("B"))
+            self.data_offset = self.file.size - len(framing.MAGIC)
+        self.file.append(framing.page_header(DATA_PAGE, count, page.encoding, len(encoded)))
+        self.file.append(encoded)
+
+    def _count(self, *, gathered: bool) -> int:
+        return sum(count for kind, count in self.parts if kind == gathered)
+
+    def _gathered(self) -> TokenArray:
+        assert self.entries is not None
+        indices = pa.array(self.indices[: self._count(gathered=True)])
+        tokens: TokenArray = pc.take(pa.array(self.entries), indices, boundscheck=False).to_numpy()
+        return tokens
+
+    def _hosted(self) -> TokenArray:
         dtype = self.chunk.layout.dtype
-        if not self.count:
+        count = self._count(gathered=False)
+        if not count:
             return np.empty(0, dtype)
         self.file.append(
             framing.file_footer(
@@ -630,11 +679,11 @@ class HostedValues:
                 leaf=framing.FLAT_LEAF,
                 physical_type=self.chunk.layout.physical_type,
                 codec=0,
-                rows=self.count,
-                slots=self.count,
+                rows=count,
+                slots=count,
                 pages_bytes=self.file.size - len(framing.MAGIC),
                 data_offset=self.data_offset,
-                dictionary_offset=0 if self.has_dictionary else -1,
+                dictionary_offset=-1 if self.entries is None else 0,
             )
         )
         try:
@@ -642,12 +691,60 @@ class HostedValues:
                 column = file.read(use_threads=False).column(0)
         except (pa.ArrowException, OSError) as error:
             raise self.chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
-        if len(column) != self.count:
-            raise self.chunk.error(
-                f"has {len(column):,} values where its levels say {self.count:,}: the file is damaged"
-            )
+        if len(column) != count:
+            raise self.chunk.error(f"has {len(column):,} values where its levels say {count:,}: the file is damaged")
         tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy()
         return tokens.view(dtype)
+
+
+def whole_byte_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool:
+    """Fill ``indices`` from a page's runs of 16 bits an index; False where they are of another kind.
+
+    A vocabulary of 32,769 to 65,536 ids makes such pages. Tokens hardly repeat, so nearly all indices are in literal
+    runs, which writers make of one length, mostly 504: the likes that follow each other are one strided copy. A page
+    of many other runs is of another kind; so is a damaged one, which pyarrow is to judge.
+    """
+    if not len(encoded) or encoded[0] != 16:
+        return False
+    data = np.frombuffer(encoded, np.uint8)
+    target = indices.view(np.uint8)
+    place, filled = 1, 0  # bytes of both
+    for _ in range(MAX_INDEX_RUNS):
+        try:
+            header, payload = thrift.read_varint(encoded, place)
+        except thrift.ThriftError:
+            return False
+        left = len(target) - filled
+        if header < 2:
+            return False
+        if header & 1:
+            size = 16 * (header >> 1)
+            stride = payload - place + size
+            # Only headers of one byte are looked for, at the places where they would be.
+            like = data[place::stride] == (header if header < 128 else -1)
+            runs = min(len(like) if like.all() else max(1, int(like.argmin())), left // size)
+            if not runs:  # the last one, of which a part is padding
+                last = data[payload : payload + left]
+                if len(last) < left:
+                    return False
+                target[filled:] = last
+                return True
+            rows = data[place : place + runs * stride]
+            if len(rows) < runs * stride:
+                return False
+            target[filled : filled + runs * size].reshape(runs, size)[:] = rows.reshape(runs, stride)[:, -size:]
+            place += runs * stride
+            filled += runs * size
+        else:
+            size = min(2 * (header >> 1), left)
+            if payload + 2 > len(data):
+                return False
+            indices[filled // 2 : (filled + size) // 2] = int.from_bytes(encoded[payload : payload + 2], "little")
+            place = payload + 2
+            filled += size
+        if filled == len(target):
+            return True
+    return False
 
 
 def _plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:

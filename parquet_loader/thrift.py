@@ -125,10 +125,12 @@ class _Reader:
         self.position = position
 
     def byte(self) -> int:
-        if self.position >= len(self.data):
-            raise ThriftError(f"cut short at byte {self.position}")
+        try:
+            byte = self.data[self.position]
+        except IndexError:
+            raise ThriftError(f"cut short at byte {self.position}") from None
         self.position += 1
-        return self.data[self.position - 1]
+        return byte
 
     def take(self, length: int) -> bytes:
         if length > len(self.data) - self.position:

@@ -342,6 +342,84 @@ def test_levels_may_not_reach_from_one_page_into_the_next() -> None:
         pages.unusual_levels([whole[:1], whole[1:] + whole], [0, 8, 16], 1, CHUNK)
 
 
+# -------------------------------------------------------------------------------------------------------- indices
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("tokens", [40_000, 100_000])
+def test_indices_of_rising_width_decode_as_pyarrow_reads_them(codec: str, tokens: int) -> None:
+    """Pages of fewer than 16 bits an index, of 16 and of more: some are gathered here and some are not."""
+    rng = np.random.default_rng(tokens)
+    values = rng.permutation(tokens).astype(np.int32)
+    values[1000:1100] = 7  # a run of equal indices
+    lengths = rng.integers(0, 500, 2 * tokens // 250)
+    offsets = np.minimum(np.concatenate([[0], np.cumsum(lengths)]), tokens).astype(np.int32)
+    offsets[-1] = tokens
+    table = pa.table({"tokens": pa.ListArray.from_arrays(offsets, values)})
+    options = {"data_page_size": 10_000, "dictionary_pagesize_limit": 1 << 20, "compression": codec}
+    [(raw, chunk)] = chunks_of(write(table, **options))
+    dictionary, data = pages.plan_pages(memoryview(raw), chunk)
+    widths = {pages.open_page(memoryview(raw), page, chunk).values[0] for page in data}
+    assert dictionary is not None
+    assert 15 in widths
+    assert 16 in widths
+    assert (17 in widths) == (tokens > 65_536)
+    block = decode_chunk(raw, chunk, on_fallback=no_fallback)
+    np.testing.assert_array_equal(block.tokens, values)
+    np.testing.assert_array_equal(block.offsets, offsets)
+
+
+@settings(max_examples=300)
+@given(
+    runs=st.lists(
+        st.tuples(st.booleans(), st.sampled_from([1, 2, 8, 63, 63, 63, 64, 200]), st.integers(0, 65_535)), max_size=12
+    ),
+    cut=st.integers(0, 7),
+    seed=st.integers(0, 2**32),
+)
+def test_whole_byte_indices_are_those_of_their_runs(runs: list[tuple[bool, int, int]], cut: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    encoded = b"\x10"
+    expected: list[int] = []
+    for literal, count, value in runs:
+        if literal:
+            new = rng.integers(0, 65_536, 8 * count).astype("<u2")
+            encoded += thrift.varint(count << 1 | 1) + new.tobytes()
+            expected += new.tolist()
+        else:
+            encoded += thrift.varint(count << 1) + value.to_bytes(2, "little")
+            expected += [value] * count
+    cut = cut if runs and runs[-1][0] else 0  # padding of the last group
+    expected = expected[: len(expected) - cut]
+    indices = np.empty(len(expected), "<u2")
+    assert pages.whole_byte_indices(memoryview(encoded), indices) == bool(expected)
+    assert indices.tolist() == expected
+    # One that is not there is not made up, and bytes cut off are not read.
+    more = np.empty(len(expected) + cut + 1, "<u2")
+    assert not pages.whole_byte_indices(memoryview(encoded), more)
+    if expected:
+        short = encoded[: -16 if runs[-1][0] else -1]
+        assert not pages.whole_byte_indices(memoryview(short), indices)
+
+
+def test_pages_of_many_short_runs_are_left_to_pyarrow() -> None:
+    encoded = b"\x10" + b"\x02\x05\x00" * (pages.MAX_INDEX_RUNS + 1)
+    assert pages.whole_byte_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS, "<u2"))
+    assert not pages.whole_byte_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS + 1, "<u2"))
+
+
+def test_a_gathered_index_beyond_the_dictionary_is_damage() -> None:
+    dictionary = framing.page_header(2, 4, 0, 16) + FOUR
+    for largest in (3, 4):
+        indices = np.array([0, 1, 2, largest, 0, 0, 0, 0], "<u2").tobytes()
+        raw, chunk = crafted(dictionary, v1_page(*FOUR_LEVELS, b"\x10\x03" + indices, 4, encoding=8), rows=2, slots=4)
+        if largest < 4:
+            assert_block(decode_chunk(raw, chunk, on_fallback=no_fallback), [[0, 1], [2, 3]])
+        else:
+            with pytest.raises(DataError, match="has index 4 into a dictionary of 4"):
+                decode_chunk(raw, chunk, on_fallback=no_fallback)
+
+
 # ----------------------------------------------------------------------------------------------- crafted and damaged
 
 
@@ -521,7 +599,9 @@ def fuzz_files() -> list[Chunk]:
                     **options,
                 )
             )
-    return found
+    wide = np.random.default_rng(0).permutation(36_000).astype(np.int32)
+    table = pa.table({"tokens": pa.ListArray.from_arrays(np.arange(0, 36_001, 60, np.int32), wide)})
+    return found + chunks_of(write(table, data_page_size=8000, compression="none"))
 
 
 def damage(raw: bytes, other: bytes, rng: random.Random) -> bytes:

@@ -9,6 +9,7 @@ on one thread; what is printed is each one's median, in ns per token, and the me
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import statistics
 import time
@@ -98,8 +99,8 @@ def main() -> None:
                 raw, chunk = only_chunk(file)
                 reader = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
                 ways: tuple[Callable[[], object], Callable[[], object]] = (
-                    lambda raw=raw, chunk=chunk: decode_chunk(raw, chunk),
-                    lambda reader=reader: reader.read_row_group(0, use_threads=False),
+                    functools.partial(decode_chunk, raw, chunk),
+                    functools.partial(reader.read_row_group, 0, use_threads=False),
                 )
                 rounds = [[cpu_seconds(way) for way in ways] for _ in range(options.rounds + 1)][1:]
                 ours, theirs = (statistics.median(times) * 1e9 / options.tokens for times in zip(*rounds, strict=True))
