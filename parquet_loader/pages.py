@@ -389,41 +389,42 @@ def unusual_levels(
         sections: levels, a section for each page.
         slots: each page's first slot, and at the end the last page's end.
     """
-    # A page of nothing but usual levels is one run with any sensible writer: no need to look closer.
-    pages = [
-        (section, first, end - first)
-        for section, first, end in zip(sections, slots[:-1], slots[1:], strict=True)
-        if section != thrift.varint((end - first) << 1) + bytes([usual])
-    ]
-    if not pages:
+    counts = [end - first for first, end in itertools.pairwise(slots)]
+    # Nothing but usual levels is one run a page with any sensible writer: no need to look closer.
+    if all(
+        section == thrift.varint(count << 1) + bytes([usual]) for section, count in zip(sections, counts, strict=True)
+    ):
         return _NO_SLOTS, _NO_LEVELS
     width = usual.bit_length()
-    ends = np.cumsum([len(section) for section, _, _ in pages])
-    begins = np.concatenate([[0], ends[:-1]])
-    firsts = np.array([first for _, first, _ in pages])
-    counts = np.array([count for _, _, count in pages])
+    *begins, size = itertools.accumulate(map(len, sections), initial=0)
     # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
-    data = np.frombuffer(b"".join([*(section for section, _, _ in pages), bytes(MAX_VARINT + 1)]), np.uint8)
-    heads, end = _run_heads(data, int(ends[-1]), width)
+    data = np.frombuffer(b"".join([*sections, bytes(MAX_VARINT + 1)]), np.uint8)
+    heads, end = _run_heads(data, size, width)
+    if not all(map(len, sections)):
+        raise _damaged_levels(chunk, "a page has none")
     first_runs = np.searchsorted(heads, begins)
-    if end != ends[-1] or not all(len(section) for section, _, _ in pages):
-        raise _damaged_levels(chunk, "a page has too few")
-    if (heads.take(first_runs, mode="clip") != begins).any():
+    if end != size or heads.take(first_runs, mode="clip").tolist() != begins:
         raise _damaged_levels(chunk, "a run goes beyond its page")
 
     headers, payloads = _varints(data, heads)
     payloads += heads
     is_literal = headers & 1
     lengths = headers >> 1 << 3 * is_literal
-    # What a run's first level is in its page, and how many levels it has there: a last group of 8 may go beyond.
-    runs_of_pages = np.diff(first_runs, append=len(heads))
-    places = np.cumsum(lengths) - lengths
-    places -= places[first_runs].repeat(runs_of_pages)
-    left = counts.repeat(runs_of_pages) - places
-    if (left[first_runs + runs_of_pages - 1] > lengths[first_runs + runs_of_pages - 1]).any():
-        raise _damaged_levels(chunk, "a page has fewer than slots")
-    lengths = np.maximum(np.minimum(lengths, left), 0)
-    places += firsts.repeat(runs_of_pages)
+    ends = lengths.cumsum()
+    before = 0
+    for count, end_run in zip(counts, [*first_runs[1:].tolist(), len(heads)], strict=True):
+        run = end_run - 1
+        surplus = int(ends[run]) - before - count
+        before += count + surplus
+        if surplus < 0:
+            raise _damaged_levels(chunk, "a page has fewer than slots")
+        while surplus:  # the last group of 8 is padded
+            cut = min(surplus, int(lengths[run]))
+            lengths[run] -= cut
+            surplus -= cut
+            run -= 1
+    places = lengths.cumsum() - lengths
+    places += slots[0]
 
     levels = data[payloads]
     # By places, not by mask: a mask with no pattern to it is slow.

@@ -506,7 +506,7 @@ def test_damage_after_something_unknown_is_damage() -> None:
         (v1_page(b"\x03\x0b", b"\x08\x01", FOUR, 4), "the first slot is inside a document"),
         (v1_page(b"\x03\x0a", b"\x04\x01\x04\x00", FOUR, 4), "row 1 is an empty list that has elements"),
         (v1_page(b"\x03\x0a", b"\x06\x01", FOUR, 4), "a page has fewer than slots"),
-        (v1_page(b"", b"\x08\x01", FOUR, 4), "a page has too few"),
+        (v1_page(b"", b"\x08\x01", FOUR, 4), "a page has none"),
         (v1_page(*FOUR_LEVELS, FOUR, 5), "brings the slots to 5 where the footer says 4"),
         (v1_page(*FOUR_LEVELS, FOUR, -1), "field 1 is -1"),
         (v1_page(*FOUR_LEVELS, FOUR, 4, stored=-5), "field 3 is -5"),
