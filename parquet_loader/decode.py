@@ -85,20 +85,7 @@ def decode_chunk(
 
 def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
     """Decode one column chunk, levels and all, with pyarrow's own reader: what `decode_chunk` falls back to."""
-    elements, leaf, arrow_schema = _schema(chunk.layout)
-    footer = framing.file_footer(
-        schema=elements,
-        leaf=leaf,
-        physical_type=chunk.layout.physical_type,
-        codec=CODECS[chunk.codec],
-        rows=chunk.rows,
-        slots=chunk.slots,
-        pages_bytes=chunk.length,
-        data_offset=chunk.data_offset,
-        dictionary_offset=chunk.dictionary_offset,
-        arrow_schema=arrow_schema,
-    )
-    framed = pa.BufferReader(b"".join((framing.MAGIC, raw, footer)))
+    framed = pa.BufferReader(b"".join((framing.MAGIC, raw, _footer(chunk))))
     try:
         with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
@@ -129,6 +116,23 @@ def _concatenate(blocks: list[TokenBlock], dtype: np.dtype[np.integer]) -> Token
         np.cumsum(np.concatenate(lengths), out=offsets[1:])
     tokens = np.concatenate([block.tokens for block in blocks]) if blocks else np.empty(0, dtype)
     return TokenBlock(tokens, offsets)
+
+
+def _footer(chunk: ColumnChunk) -> bytes:
+    """What comes after the chunk in a file of "PAR1" and the chunk alone."""
+    elements, leaf, arrow_schema = _schema(chunk.layout)
+    return framing.file_footer(
+        schema=elements,
+        leaf=leaf,
+        physical_type=chunk.layout.physical_type,
+        codec=CODECS[chunk.codec],
+        rows=chunk.rows,
+        slots=chunk.slots,
+        pages_bytes=chunk.length,
+        data_offset=chunk.data_offset,
+        dictionary_offset=chunk.dictionary_offset,
+        arrow_schema=arrow_schema,
+    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,7 +15,8 @@ The levels say where documents begin and which slots hold no value, and the valu
 
 So: *plan* reads the headers; *open* verifies, decompresses and cuts each body in three; *unusual levels* lists the
 slots with repetition 0, the beginnings, and those with a definition below the highest, the holes; the *values* of all
-pages then are either plain, and joined as they are, or go to pyarrow as the pages of a flat, required column.
+pages then are either plain, and joined as they are, or indices of 16 bits, and gathered from the dictionary, or go to
+pyarrow as the pages of a flat, required column, which knows every other encoding.
 
     beginnings 0 3 4 5,  holes 3 4  ->  offsets 0 3 3 3 4,  tokens 5 6 7 8
 
