@@ -52,30 +52,48 @@ def decode_cost(*, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> t
 
 
 def decode_chunk(
-    raw: bytes | memoryview, chunk: ColumnChunk, *, on_fallback: Callable[[str], None] | None = None
+    raw: bytes | memoryview,
+    chunk: ColumnChunk,
+    *,
+    dtype: np.dtype[np.integer] | None = None,
+    bound: int | None = None,
+    on_fallback: Callable[[str], None] | None = None,
 ) -> TokenBlock:
     """Decode one column chunk.
 
     Args:
         raw: the chunk's bytes, ``chunk.length`` of them; the block keeps none.
         chunk: its footer entry.
+        dtype: of the tokens; None for the stored one.
+        bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
         on_fallback: called with the reason, on the decoding thread, where the pages are of a kind that only
             pyarrow's own reader takes: several times slower, equal in every other way.
 
     Raises:
-        DataError: the bytes do not decode, hold a null inside a document, or hold other numbers of documents or
-            tokens than the footer says.
+        DataError: the bytes do not decode, hold a null inside a document, an id out of range, or other numbers of
+            documents or tokens than the footer says.
     """
+    assert (dtype is None) == (bound is None)
     if chunk.codec not in CODECS:
         raise chunk.error(f"compression {chunk.codec!r} is unknown; write the file anew with zstd, snappy, lz4 or none")
     if len(raw) != chunk.length:
         raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
+    view = memoryview(raw).cast("B")
+    stored = pages.Wanted(dtype=chunk.layout.dtype, bound=None)
     try:
-        block = pages.decode_pages(memoryview(raw).cast("B"), chunk)
+        if dtype is None or bound is None:
+            block = pages.decode_pages(view, chunk, stored)
+        else:
+            try:
+                block = pages.decode_pages(view, chunk, pages.Wanted(dtype=dtype, bound=bound))
+            except pages.OutOfRange:
+                block = cast_tokens(pages.decode_pages(view, chunk, stored), dtype, bound, chunk)
     except pages.NotSupported as reason:
         if on_fallback is not None:
             on_fallback(str(reason))
         block = decode_with_pyarrow(raw, chunk)
+        if dtype is not None and bound is not None:
+            block = cast_tokens(block, dtype, bound, chunk)
     if len(block.offsets) - 1 != chunk.rows:
         raise chunk.error(f"holds {len(block.offsets) - 1:,} documents where its footer says {chunk.rows:,}")
     if chunk.tokens >= 0 and len(block.tokens) != chunk.tokens:

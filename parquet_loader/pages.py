@@ -59,7 +59,7 @@ from . import framing, thrift
 from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock
 from .errors import DataError
 
-__all__ = ["NotSupported", "decode_pages", "null_element", "unpacked_bound"]
+__all__ = ["NotSupported", "OutOfRange", "Wanted", "decode_pages", "null_element", "unpacked_bound"]
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -83,6 +83,30 @@ _NO_LEVELS: ByteArray = np.empty(0, np.uint8)
 
 class NotSupported(Exception):
     """Pages that are sound as far as they are understood, and not understood far enough. Says what is unknown."""
+
+
+class OutOfRange(Exception):
+    """An id may be out of range. Whether it is one of a document's, and where, only the whole chunk can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What tokens are wanted as.
+
+    Attributes:
+        dtype: of the tokens.
+        bound: one past the largest id allowed, at most one past the largest value of `dtype`; None where the tokens
+            are wanted as they are stored, `dtype` being the stored one, and nothing is checked.
+    """
+
+    dtype: np.dtype[np.integer]
+    bound: int | None
+
+    def check(self, values: TokenArray) -> None:
+        """Raise `OutOfRange` where stored values do not all fit."""
+        # A negative id read as unsigned is larger than any bound, so one pass finds both kinds of wrong.
+        if self.bound is not None and len(values) and int(values.view(f"u{values.itemsize}").max()) >= self.bound:
+            raise OutOfRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,20 +153,21 @@ class Body:
     values: memoryview
 
 
-def decode_pages(raw: memoryview, chunk: ColumnChunk) -> TokenBlock:
+def decode_pages(raw: memoryview, chunk: ColumnChunk, wanted: Wanted) -> TokenBlock:
     """Decode one column chunk. The block keeps nothing of ``raw``.
 
     Raises:
         DataError: the bytes are damaged, or hold a null inside a document.
         NotSupported: an encoding or structure that pyarrow's own reader may know.
+        OutOfRange: an id is not as wanted, or an entry of the dictionary, used or not.
     """
     dictionary, pages = plan_pages(raw, chunk)
     slots = [0, *itertools.accumulate(page.slots for page in pages)]
     values: PlainValues | EncodedValues
     if all(page.encoding == PLAIN for page in pages):
-        values = PlainValues(chunk)
+        values = PlainValues(chunk, wanted)
     else:
-        values = EncodedValues(raw, dictionary, pages, chunk)
+        values = EncodedValues(raw, dictionary, pages, chunk, wanted)
     repetition: list[bytes] = []
     holes: list[tuple[IntArray, ByteArray]] = []
     # A page's values are moved on while they are in the processor's cache, and its memory serves the next page.
@@ -576,79 +601,126 @@ class PlainValues:
     at an odd address, where NumPy is slow ever after.
     """
 
-    def __init__(self, chunk: ColumnChunk) -> None:
+    def __init__(self, chunk: ColumnChunk, wanted: Wanted) -> None:
         self.chunk = chunk
-        self.capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
-        self.values = _Joined(self.capacity * chunk.layout.dtype.itemsize)
+        self.wanted = wanted
+        self.memory: TokenArray = np.empty(
+            min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots, wanted.dtype
+        )
+        self.count = 0
+        self.page: TokenArray = self.memory[:0]  # a page as it is stored, where that is not as wanted
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
-        plain = _plain_bytes(page, count, encoded, self.chunk)
-        if self.values.size + len(plain) > len(self.values.memory):
-            raise page.error(f"brings the tokens to more than the {self.capacity:,} of the footer", self.chunk)
-        self.values.append(plain)
+        plain = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), np.uint8)
+        if self.count + count > len(self.memory):
+            raise page.error(f"brings the tokens to more than the {len(self.memory):,} of the footer", self.chunk)
+        target = self.memory[self.count : self.count + count]
+        self.count += count
+        stored = self.chunk.layout.dtype
+        if stored == self.wanted.dtype:
+            target.view(np.uint8)[:] = plain
+            self.wanted.check(target)
+            return
+        if len(self.page) < count or self.page.dtype != stored:
+            self.page = np.empty(count, stored)
+        values = self.page[:count]
+        values.view(np.uint8)[:] = plain
+        self.wanted.check(values)
+        np.copyto(target, values, casting="unsafe")
 
     def tokens(self) -> TokenArray:
         """All values."""
-        return self.values.joined().view(self.chunk.layout.dtype)
+        tokens = self.memory[: self.count]
+        tokens.flags.writeable = False
+        return tokens
 
 
 class EncodedValues:
     """Values of any other encoding.
 
-    Indices of whole bytes are gathered from the dictionary. All else is decoded by pyarrow, as the pages of a flat,
-    required column of a file in memory. Which of the two is told by each page.
+    Indices of whole bytes are gathered from the dictionary. Split bytes are put together here where ids of two bytes
+    are wanted: the other bytes of each are zeros. All else is decoded by pyarrow, as the pages of a flat, required
+    column of a file in memory. Which way it is is told by each page.
     """
 
-    def __init__(self, raw: memoryview, dictionary: Page | None, pages: list[Page], chunk: ColumnChunk) -> None:
+    def __init__(
+        self, raw: memoryview, dictionary: Page | None, pages: list[Page], chunk: ColumnChunk, wanted: Wanted
+    ) -> None:
         self.chunk = chunk
+        self.wanted = wanted
         self.entries: TokenArray | None = None
+        self.wanted_entries: TokenArray | None = None
         self.data_offset = 0
-        self.parts: list[tuple[bool, int]] = []  # (whether its indices are gathered, its number of values) of each page
+        self.parts: list[tuple[str, int]] = []  # (how its values are to be had, how many they are) of each page
         bodies = sum(page.unpacked_bytes for page in pages) + (dictionary.unpacked_bytes if dictionary else 0)
         # Memory that is never written to is never taken.
         self.indices = np.empty(chunk.slots, "<u2")
+        self.split = np.empty(chunk.slots, np.uint16)
         self.file = _Joined(bodies + (len(pages) + 1) * framing.PAGE_HEADER_BYTES + framing.FOOTER_BYTES)
         if dictionary is not None:
             stored = _stored(raw, dictionary, chunk)
             entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
             entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
             self.entries = np.frombuffer(bytes(entries), chunk.layout.dtype)
+            wanted.check(self.entries)
+            self.wanted_entries = self.entries.astype(wanted.dtype, copy=False)
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
         if not count:
             return
-        gathered = False
+        way = "hosted"
         if page.encoding in DICTIONARY:
             if self.entries is None:
                 raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
-            first = self._count(gathered=True)
+            first = self._count("gathered")
             indices = self.indices[first : first + count]
-            gathered = whole_byte_indices(encoded, indices)
-            if gathered and int(indices.max()) >= len(self.entries):
-                raise page.error(
-                    f"has index {int(indices.max())} into a dictionary of {len(self.entries):,}", self.chunk
-                )
+            if whole_byte_indices(encoded, indices):
+                way = "gathered"
+                if int(indices.max()) >= len(self.entries):
+                    raise page.error(
+                        f"has index {int(indices.max())} into a dictionary of {len(self.entries):,}", self.chunk
+                    )
+        elif page.encoding == BYTE_STREAM_SPLIT and self.wanted.dtype == np.uint16:
+            way = "split"
+            first = self._count("split")
+            self._join_bytes(page, encoded, self.split[first : first + count])
         elif page.encoding == DELTA_BINARY_PACKED:
             _check_delta(page, encoded, self.chunk)
-        if not gathered:
+        if way == "hosted":
             self._host(page, count, encoded)
-        self.parts.append((gathered, count))
+        self.parts.append((way, count))
 
     def tokens(self) -> TokenArray:
         """All values."""
-        if not any(gathered for gathered, _ in self.parts):
-            return self._hosted()
-        if all(gathered for gathered, _ in self.parts):
-            return self._gathered()
-        sources = {True: self._gathered(), False: self._hosted()}
-        places = {True: 0, False: 0}
-        pieces = []
-        for gathered, count in self.parts:
-            pieces.append(sources[gathered][places[gathered] : places[gathered] + count])
-            places[gathered] += count
+        sources = {"gathered": self._gathered, "split": self._joined_bytes, "hosted": self._hosted}
+        ways = dict.fromkeys(way for way, _ in self.parts)
+        values = {way: sources[way]() for way in ways}
+        if len(values) == 1:
+            return next(iter(values.values()))
+        places = dict.fromkeys(ways, 0)
+        pieces: list[TokenArray] = [np.empty(0, self.wanted.dtype)]
+        for way, count in self.parts:
+            pieces.append(values[way][places[way] : places[way] + count])
+            places[way] += count
         return np.concatenate(pieces)
+
+    def _join_bytes(self, page: Page, encoded: memoryview, target: npt.NDArray[np.uint16]) -> None:
+        """Two-byte values from a page of split ones, whose other bytes must be zeros."""
+        itemsize = self.chunk.layout.dtype.itemsize
+        plain = _plain_bytes(page, len(target), encoded, self.chunk)
+        streams = np.frombuffer(plain, np.uint8).reshape(itemsize, len(target))
+        if int(streams[2:].max()):
+            raise OutOfRange
+        np.multiply(streams[1], np.uint16(256), out=target, dtype=np.uint16)
+        np.add(target, streams[0], out=target)
+        self.wanted.check(target)
+
+    def _joined_bytes(self) -> TokenArray:
+        tokens = self.split[: self._count("split")]
+        tokens.flags.writeable = False
+        return tokens
 
     def _host(self, page: Page, count: int, encoded: memoryview) -> None:
         if not self.file.size:
@@ -661,20 +733,18 @@ class EncodedValues:
         self.file.append(framing.page_header(DATA_PAGE, count, page.encoding, len(encoded)))
         self.file.append(encoded)
 
-    def _count(self, *, gathered: bool) -> int:
-        return sum(count for kind, count in self.parts if kind == gathered)
+    def _count(self, way: str) -> int:
+        return sum(count for known, count in self.parts if known == way)
 
     def _gathered(self) -> TokenArray:
-        assert self.entries is not None
-        indices = pa.array(self.indices[: self._count(gathered=True)])
-        tokens: TokenArray = pc.take(pa.array(self.entries), indices, boundscheck=False).to_numpy()
+        assert self.wanted_entries is not None
+        indices = pa.array(self.indices[: self._count("gathered")])
+        tokens: TokenArray = pc.take(pa.array(self.wanted_entries), indices, boundscheck=False).to_numpy()
         return tokens
 
     def _hosted(self) -> TokenArray:
         dtype = self.chunk.layout.dtype
-        count = self._count(gathered=False)
-        if not count:
-            return np.empty(0, dtype)
+        count = self._count("hosted")
         self.file.append(
             framing.file_footer(
                 schema=framing.FLAT_SCHEMA[self.chunk.layout.physical_type],
@@ -695,8 +765,9 @@ class EncodedValues:
             raise self.chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
         if len(column) != count:
             raise self.chunk.error(f"has {len(column):,} values where its levels say {count:,}: the file is damaged")
-        tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy()
-        return tokens.view(dtype)
+        tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy().view(dtype)
+        self.wanted.check(tokens)
+        return tokens.astype(self.wanted.dtype, copy=False)
 
 
 def whole_byte_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool:

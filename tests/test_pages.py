@@ -488,7 +488,7 @@ def test_a_page_of_unknown_type_is_left_to_pyarrow_which_skips_it() -> None:
 def test_what_is_unknown_is_told_before_pyarrow_is_asked(changes: dict[str, int], reason: str) -> None:
     raw, chunk = crafted(v1_page(*FOUR_LEVELS, FOUR, 4, **changes), rows=2, slots=4)
     with pytest.raises(pages.NotSupported, match=reason):
-        pages.decode_pages(memoryview(raw), chunk)
+        pages.decode_pages(memoryview(raw), chunk, pages.Wanted(dtype=chunk.layout.dtype, bound=None))
 
 
 def test_damage_after_something_unknown_is_damage() -> None:

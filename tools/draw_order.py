@@ -1,6 +1,6 @@
 """Draws docs/images/order.svg: windows, lanes and slices of the worked example in docs/order.md, from the real order.
 
-    python tools/draw_order.py
+python tools/draw_order.py
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def draw() -> Iterator[str]:
             'stroke="#c0392b" stroke-width="2.5" stroke-dasharray="5 4"/>'
         )
         yield text(x - CELL, bottom + 14, f"batch {row - 1}", size=12)
-    yield text(LEFT + 8 * CELL, bottom - 30, "seq_len = 2: a batch is two tokens of every lane", anchor="start", size=12)
+    yield text(
+        LEFT + 8 * CELL, bottom - 30, "seq_len = 2: a batch is two tokens of every lane", anchor="start", size=12
+    )
     yield text(LEFT + 8 * CELL, bottom - 12, "what is left goes on with epoch 1", anchor="start", size=12)
 
 
