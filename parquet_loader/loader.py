@@ -300,10 +300,11 @@ class ParquetLoader:
         )
 
     def _stop(self) -> None:
-        engine, self._engine = self._engine, None
+        engine = self._engine
         if engine is not None:
             self._peak_bytes = max(self._peak_bytes, engine.budget.peak_bytes)
             engine.close()
+            self._engine = None  # not before: an interrupt may have broken off the wait for its threads
 
     def _check_open(self) -> None:
         if self._closed:
