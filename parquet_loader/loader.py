@@ -95,8 +95,8 @@ class ParquetLoader:
         seed = _integer("seed", seed, 0, 2**64 - 1)
         threads = _default_threads() if threads is None else _integer("threads", threads, 1)
         budget_bytes = _integer("budget_bytes", budget_bytes, 1)
-        self._world_size = _integer("world_size", world_size, 1)
-        self._rank = _integer("rank", rank, 0, world_size - 1)
+        self._world_size = world_size = _integer("world_size", world_size, 1)
+        self._rank = rank = _integer("rank", rank, 0, world_size - 1)
         _check_world_size(world_size, lanes, uneven)
         token_dtype = _token_dtype(dtype)
         bound = int(np.iinfo(token_dtype).max) + 1
