@@ -375,31 +375,26 @@ class _WindowStream:
 
     def __init__(self, config: EngineConfig, position: int, budget: Budget, counters: Counters) -> None:
         self._config = config
-        self._tasks = _tasks(config, position, budget, counters)
-        self._budget = budget
-        self._prefetcher: Prefetcher[tuple[_WindowJob, list[LaneSlices]]] | None = None
         self._parts: list[LaneSlices] = []
+        self._prefetcher = Prefetcher(
+            _tasks(config, position, budget, counters),
+            budget,
+            threads=config.threads,
+            # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
+            # enough that no thread idles.
+            ahead=2 * config.order.window + 4 * config.threads,
+            # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
+            rest=pa.default_memory_pool().release_unused,
+        )
 
     def next(self) -> WindowSlices:
         """The next window's slices."""
-        config = self._config
-        if self._prefetcher is None:
-            self._prefetcher = Prefetcher(
-                self._tasks,
-                self._budget,
-                threads=config.threads,
-                # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
-                # enough that no thread idles.
-                ahead=2 * config.order.window + 4 * config.threads,
-                # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
-                rest=pa.default_memory_pool().release_unused,
-            )
         job, self._parts = self._prefetcher.take()
         for _ in range(len(job.plan.tasks) - 1):
             self._parts += self._prefetcher.take()[1]
         self._parts.sort(key=lambda part: part.first_lane)
         parts, self._parts = self._parts, []
-        window, lanes = job.plan.window, config.order.lanes
+        config, window, lanes = self._config, job.plan.window, self._config.order.lanes
         return WindowSlices(
             runs=lane_runs(parts, window, lanes, config.first, config.last),
             ends=window.lane_begins(lanes, config.first, config.last) + np.diff(job.plan.starts),
@@ -407,14 +402,11 @@ class _WindowStream:
         )
 
     def halt(self) -> None:
-        if self._prefetcher is not None:
-            self._prefetcher.halt()
+        self._prefetcher.halt()
         self._parts.clear()
 
     def close(self) -> None:
-        self.halt()
-        if self._prefetcher is not None:
-            self._prefetcher.close()
+        self._prefetcher.close()
 
 
 class Engine:

@@ -95,8 +95,8 @@ class ParquetLoader:
         seed = _integer("seed", seed, 0, 2**64 - 1)
         threads = _default_threads() if threads is None else _integer("threads", threads, 1)
         budget_bytes = _integer("budget_bytes", budget_bytes, 1)
-        self._world_size = _integer("world_size", world_size, 1)
-        self._rank = _integer("rank", rank, 0, world_size - 1)
+        self._world_size = world_size = _integer("world_size", world_size, 1)
+        self._rank = rank = _integer("rank", rank, 0, world_size - 1)
         _check_world_size(world_size, lanes, uneven)
         token_dtype = _token_dtype(dtype)
         bound = int(np.iinfo(token_dtype).max) + 1
@@ -300,10 +300,11 @@ class ParquetLoader:
         )
 
     def _stop(self) -> None:
-        engine, self._engine = self._engine, None
+        engine = self._engine
         if engine is not None:
             self._peak_bytes = max(self._peak_bytes, engine.budget.peak_bytes)
             engine.close()
+            self._engine = None  # not before: an interrupt may have broken off the wait for its threads
 
     def _check_open(self) -> None:
         if self._closed:

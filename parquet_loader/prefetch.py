@@ -81,7 +81,7 @@ class Budget:
 class Prefetcher(Generic[T]):
     """Results of an endless or finite sequence of tasks, in order.
 
-    Threads start at once and end with `close`, with garbage collection, and at interpreter exit.
+    Threads start with the first `take` and end with `close`, with garbage collection, and at interpreter exit.
 
     Args:
         tasks: the tasks in order; advanced from the threads, by one at a time.
@@ -103,10 +103,20 @@ class Prefetcher(Generic[T]):
         self._shared = shared = _Shared(tasks, budget, ahead, rest)
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
-        for number in range(threads):
-            thread = threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
-            thread.start()
-            shared.threads.append(thread)
+        self._threads = threads
+        self._started = False
+
+    def start(self) -> None:
+        """Start the threads where they are not started yet."""
+        shared = self._shared
+        with shared.lock:
+            if self._started or shared.stopped:
+                return
+            self._started = True
+            for number in range(self._threads):
+                thread = threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
+                thread.start()
+                shared.threads.append(thread)
 
     def take(self) -> T:
         """The next task's result, waiting for it as long as it takes.
@@ -116,11 +126,12 @@ class Prefetcher(Generic[T]):
             LoaderClosedError: closed, before or while this waits.
             Exception: what the task raised, once; the one after is next.
         """
+        self.start()
         shared = self._shared
         with shared.lock:
             number = shared.next_out
             while number not in shared.done:
-                if shared.stopped:
+                if shared.closed:
                     raise LoaderClosedError("closed while a batch was waited for")
                 if shared.ended is not None and number >= shared.ended:
                     raise StopIteration
@@ -143,11 +154,12 @@ class Prefetcher(Generic[T]):
     def halt(self) -> None:
         """Tell every thread to end and drop every result, without waiting: a read that hangs does not hold this up."""
         if self._finalizer.alive:
-            _halt(self._shared)
+            _halt(self._shared, closed=True)
 
     def close(self) -> None:
         """End every thread and drop every result. Waits for tasks that are running."""
         if self._finalizer.alive:
+            _halt(self._shared, closed=True)
             _end(self._shared, None)
             self._finalizer.detach()
 
@@ -171,7 +183,8 @@ class _Shared(Generic[T]):
         self.running = 0
         self.ended: int | None = None  # the number of tasks there were
         self.consumer_waits = False
-        self.stopped = False
+        self.stopped = False  # the threads end
+        self.closed = False  # and a consumer is told; at interpreter exit it is left waiting, a daemon as it must be
 
     @property
     def starved(self) -> bool:
@@ -249,11 +262,12 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
         rested = True
 
 
-def _halt(shared: _Shared[T]) -> None:
+def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
     if os.getpid() != shared.pid:
         return  # a forked child has none of the threads, and its copy of the lock may be held for ever
     with shared.lock:
         shared.stopped = True
+        shared.closed |= closed
         shared.done.clear()
         shared.condition.notify_all()
 

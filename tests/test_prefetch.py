@@ -22,7 +22,9 @@ class Thing:
 def prefetcher(
     runs: Iterable[Callable[[], object]], *, cost: int = 1, limit: int = 100, threads: int = 2, ahead: int = 1000
 ) -> Prefetcher:
-    return Prefetcher((Task(run, cost) for run in runs), Budget(limit), threads=threads, ahead=ahead)
+    source = Prefetcher((Task(run, cost) for run in runs), Budget(limit), threads=threads, ahead=ahead)
+    source.start()
+    return source
 
 
 def give(value: object) -> Callable[[], object]:
@@ -126,6 +128,16 @@ def test_no_more_tasks_are_admitted_than_may_be_ahead() -> None:
     third.wait()
     source.close()
     assert sorted(started) == [0, 1, 2]
+
+
+def test_no_task_is_run_before_the_start() -> None:
+    started: list[int] = []
+    source = Prefetcher(iter([Task(lambda: started.append(1), 1)]), Budget(1), threads=2, ahead=3)
+    assert threads_of(source) == []
+    source.close()
+    source.start()
+    assert threads_of(source) == []
+    assert started == []
 
 
 def test_a_task_that_does_not_fit_waits_until_bytes_are_given_back() -> None:
