@@ -202,7 +202,7 @@ def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk) -> DataErro
     row = int(np.searchsorted(block.offsets, at, side="right")) - 1
     return chunk.error(
         f"row {row} has token id {int(block.tokens[at])}, outside [0, {bound}); "
-        "check vocab_size, dtype and the tokenizer that wrote the file"
+        "check vocab_size, dtype, the tokenizer, and whether the file's statistics are true"
     )
 
 

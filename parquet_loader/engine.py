@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from .chunk import IntArray, TokenArray, TokenBlock
-from .decode import append_eos, cast_tokens, decode_chunk, decode_cost
+from .decode import append_eos, decode_chunk, decode_cost
 from .errors import LoaderClosedError
 from .index import DatasetIndex
 from .order import Order, Window
@@ -50,7 +50,8 @@ class EngineConfig:
         index, storage, order: the dataset and its order.
         first, last: the lanes ``[first, last)``.
         dtype: of the rows.
-        bound: one past the largest token id allowed.
+        held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
+        bound: one past the largest token id allowed; fits `held_dtype`.
         eos_id: appended to every document where it is not None.
         threads: tasks run at once.
         budget_bytes: the most that is ever held.
@@ -62,6 +63,7 @@ class EngineConfig:
     first: int
     last: int
     dtype: np.dtype[np.integer]
+    held_dtype: np.dtype[np.integer]
     bound: int
     eos_id: int | None
     threads: int
@@ -78,6 +80,7 @@ class Counters:
     reads: int = 0
     row_groups: int = 0
     tokens_decoded: int = 0
+    fallbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +119,12 @@ def group_cost(
     Args:
         config: what it is decoded for.
         chunk_bytes, rows, tokens: of the row group, tokens without EOS.
-        stored_itemsize: bytes that a token takes when decoded, before it is cast.
+        stored_itemsize: bytes that a token takes as it is stored.
         inside: tokens of it that the lanes take.
         joined: those of them that are in parts which lie in several row groups.
         cuts: lane borders that fall in it.
     """
-    itemsize, offsets = config.dtype.itemsize, (rows + 1) * _BORDER_BYTES
+    itemsize, offsets = config.held_dtype.itemsize, (rows + 1) * _BORDER_BYTES
     peak, block = decode_cost(chunk_bytes=chunk_bytes, tokens=tokens, rows=rows, itemsize=stored_itemsize)
     if stored_itemsize != itemsize:
         cast = tokens * itemsize + offsets + _OBJECTS_BYTES
@@ -155,7 +158,7 @@ def required_bytes(config: EngineConfig, window: int) -> int:
     ascending, most_rows, most_tokens = (np.sort(x) for x in (order.group_tokens, index.rows, index.tokens))
     window_tokens, window_rows = int(ascending[-window:].sum()), int(most_rows[-window:].sum())
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
-    slices = share * config.dtype.itemsize + (min(window_rows, share) + window + 2 * lanes + 2) * _BORDER_BYTES
+    slices = share * config.held_dtype.itemsize + (min(window_rows, share) + window + 2 * lanes + 2) * _BORDER_BYTES
     part = min(share, max(PART_TOKENS, window_tokens // order.lanes + 1))
 
     def held(chunk_bytes: int, rows: int, tokens: int) -> GroupCost:
@@ -325,12 +328,18 @@ class _WindowJob:
         config = self._config
         data = memoryview(config.storage.read(config.index.files[read.file], read.start, read.length))
         tokens = 0
+        fallbacks: list[str] = []
         for place in read.places:
             chunk = config.index.chunk(int(self.plan.window.groups[place]))
             begin = chunk.start - read.start
-            block = decode_chunk(data[begin : begin + chunk.length], chunk)
+            block = decode_chunk(
+                data[begin : begin + chunk.length],
+                chunk,
+                dtype=config.held_dtype,
+                bound=config.bound,
+                on_fallback=fallbacks.append,
+            )
             tokens += len(block.tokens)
-            block = cast_tokens(block, config.dtype, config.bound, chunk)
             if config.eos_id is not None:
                 block = append_eos(block, config.eos_id)
             with self._lock:
@@ -340,6 +349,7 @@ class _WindowJob:
             self._counters.bytes_read += read.length
             self._counters.row_groups += len(read.places)
             self._counters.tokens_decoded += tokens
+            self._counters.fallbacks += len(fallbacks)
 
     def _whole_with(self, places: tuple[int, ...]) -> list[Part]:
         """Parts that have missed nothing but these row groups. Each part is told once."""

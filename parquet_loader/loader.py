@@ -38,7 +38,8 @@ class ParquetLoader:
         seq_len: tokens of a row.
         lanes: rows of a global batch, over all ranks. Part of the order: it may not change within a run.
         window: row groups that are shuffled together. More mixes better and reads less twice, and takes memory: about
-            ``window * tokens of a row group * 4 bytes / world_size``, and as much again to load ahead.
+            ``window * tokens of a row group * 2 bytes / world_size`` (4 where ids go beyond 65,535), and as much again
+            to load ahead.
         seed: of the shuffle, in [0, 2^64).
         shuffle: False reads row groups and documents in storage order.
         column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
@@ -113,6 +114,7 @@ class ParquetLoader:
         if column is not None and index.column != column:
             raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
         _check_ids(index, bound)
+        held_dtype = _held_dtype(index, token_dtype, bound, eos_id)
 
         group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
         if not group_tokens.sum():
@@ -141,7 +143,8 @@ class ParquetLoader:
             first=first,
             last=last,
             dtype=token_dtype,
-            bound=bound,
+            held_dtype=held_dtype,
+            bound=min(bound, int(np.iinfo(held_dtype).max) + 1),
             eos_id=eos_id,
             threads=threads,
             budget_bytes=budget_bytes,
@@ -259,7 +262,8 @@ class ParquetLoader:
         """Counts since this loader was made.
 
         ``batches`` and ``tokens`` delivered; ``position`` and ``epoch``; ``bytes_read`` in ``reads`` of storage;
-        ``row_groups`` and ``tokens_decoded``; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
+        ``row_groups`` and ``tokens_decoded``, ``fallbacks`` of them row groups that only pyarrow's slower reader
+        takes; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
         """
         held = 0
         if self._engine is not None:
@@ -275,6 +279,7 @@ class ParquetLoader:
             "reads": self._counters.reads,
             "row_groups": self._counters.row_groups,
             "tokens_decoded": self._counters.tokens_decoded,
+            "fallbacks": self._counters.fallbacks,
             "held_bytes": held,
             "peak_bytes": self._peak_bytes,
             "budget_bytes": self._config.budget_bytes,
@@ -333,6 +338,17 @@ def _token_dtype(dtype: object) -> np.dtype[np.integer]:
     if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
         raise ConfigError(f"dtype must be a NumPy integer type such as 'int32' or 'int64', not {dtype!r}")
     return found  # type: ignore[no-any-return]
+
+
+def _held_dtype(
+    index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
+) -> np.dtype[np.integer]:
+    """Two bytes a token where vocab_size or the footers' statistics promise that they do; decoding checks it."""
+    narrow = np.dtype(np.uint16)
+    room = np.iinfo(narrow).max + 1
+    known = (index.max_id >= 0) | (index.tokens == 0)
+    fits = bound <= room or bool((known & (index.max_id < room)).all())
+    return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
 
 
 def _default_threads() -> int:

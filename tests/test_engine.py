@@ -71,7 +71,8 @@ def config_of(
         first=rank * lanes // world_size,
         last=(rank + 1) * lanes // world_size,
         dtype=np.dtype(dtype),
-        bound=1 << 31,
+        held_dtype=np.dtype(dtype),
+        bound=min(1 << 31, int(np.iinfo(dtype).max) + 1),
         eos_id=eos_id,
         threads=1,
         budget_bytes=1,
@@ -218,7 +219,7 @@ def test_the_least_budget_never_hangs_and_is_never_passed(tmp_path_factory, data
         overlap=data.draw(st.integers(0, 1)),
         eos_id=data.draw(st.sampled_from([None, 0])),
         threads=data.draw(st.integers(1, 8)),
-        dtype=data.draw(st.sampled_from(["int32", "int64"])),
+        dtype=data.draw(st.sampled_from(["uint16", "int32", "int64"])),
     )
     least, _ = refusal(folder, **options)
     with ParquetLoader(folder, budget_bytes=least, **options) as loader:

@@ -22,7 +22,14 @@ MIB = 1 << 20
 
 
 def write_tokens(
-    path: Path, *, tokens: int, group_tokens: int, document_tokens: int = 1000, itemsize: int = 4, **options: object
+    path: Path,
+    *,
+    tokens: int,
+    group_tokens: int,
+    document_tokens: int = 1000,
+    itemsize: int = 4,
+    vocabulary: int = 50_000,
+    **options: object,
 ) -> None:
     """Random documents of about this length in row groups of this size."""
     rng = np.random.default_rng(0)
@@ -33,7 +40,7 @@ def write_tokens(
             count = min(group_tokens, tokens - first)
             borders = np.cumsum(rng.geometric(1 / document_tokens, 10 + 2 * count // document_tokens))
             offsets = np.array([0, *borders[borders < count], count], np.int32)
-            values = pa.array(rng.integers(0, 50_000, count), kind)
+            values = pa.array(rng.integers(0, vocabulary, count), kind)
             writer.write_table(pa.table([pa.ListArray.from_arrays(pa.array(offsets), values)], schema=schema))
 
 
@@ -114,9 +121,11 @@ def link_many(folder: Path, copies: int) -> Path:
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Sets of more than 1 GiB of tokens, or, of other kinds, of more than 128 MiB."""
+    large = dict(group_tokens=250_000, use_dictionary=False, compression="none")
     made = {}
     for name, copies, options in (
-        ("large", 20, dict(tokens=15_000_000, group_tokens=250_000, use_dictionary=False, compression="none")),
+        ("large", 20, dict(tokens=15_000_000, vocabulary=100_000, **large)),
+        ("narrow", 10, dict(tokens=15_000_000, **large)),
         ("int64", 10, dict(tokens=4_000_000, group_tokens=250_000, itemsize=8)),
         ("tiny groups", 30, dict(tokens=1_200_000, group_tokens=2_000)),
     ):
@@ -165,13 +174,14 @@ CASES = {
     "64 MiB": (64, "large", dict(lanes=64, window=20)),
     "256 MiB": (256, "large", dict(lanes=64, window=80)),
     "1 GiB": (1024, "large", dict(lanes=64, window=320)),
-    "int64 to int32": (64, "int64", dict(lanes=64, window=20)),
+    "two-byte ids": (64, "narrow", dict(lanes=64, window=45)),
+    "int64 to int32": (64, "int64", dict(lanes=64, window=40)),
     "eos": (64, "large", dict(lanes=64, window=20, eos_id=0)),
     "one lane": (64, "large", dict(lanes=1, window=18)),
     "many lanes": (64, "large", dict(lanes=4096, window=20, seq_len=64)),
     "one rank of eight": (64, "large", dict(lanes=64, window=160, rank=3, world_size=8)),
     "no shuffle": (64, "large", dict(lanes=64, window=20, shuffle=False)),
-    "tiny groups": (64, "tiny groups", dict(lanes=64, window=2500)),
+    "tiny groups": (64, "tiny groups", dict(lanes=64, window=5500)),
     "eight threads": (64, "large", dict(lanes=64, window=20, threads=8)),
 }
 
