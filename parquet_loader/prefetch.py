@@ -13,6 +13,7 @@ Nothing polls: threads wait on one condition. A task's error is handed out where
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
@@ -104,19 +105,12 @@ class Prefetcher(Generic[T]):
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
         self._threads = threads
-        self._started = False
 
     def start(self) -> None:
-        """Start the threads where they are not started yet."""
-        shared = self._shared
-        with shared.lock:
-            if self._started or shared.stopped:
-                return
-            self._started = True
-            for number in range(self._threads):
-                thread = threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
-                thread.start()
-                shared.threads.append(thread)
+        """Have the threads started, unless they have been."""
+        if not self._shared.threads:
+            # Thread.start is Python, like condition.wait below: it is safe from signals on any thread but the main one.
+            _thread.start_new_thread(_launch, (self._shared, self._threads))
 
     def take(self) -> T:
         """The next task's result, waiting for it as long as it takes.
@@ -128,22 +122,28 @@ class Prefetcher(Generic[T]):
         """
         self.start()
         shared = self._shared
-        with shared.lock:
-            number = shared.next_out
-            while number not in shared.done:
+        while True:
+            with shared.lock:
+                number = shared.next_out
+                if number in shared.done:
+                    result, error = shared.done.pop(number)
+                    shared.next_out += 1
+                    shared.condition.notify_all()
+                    break
                 if shared.closed:
                     raise LoaderClosedError("closed while a batch was waited for")
                 if shared.ended is not None and number >= shared.ended:
                     raise StopIteration
-                shared.consumer_waits = True
+                shared.bell = bell = threading.Lock()
+                bell.acquire()
                 shared.condition.notify_all()
-                try:
-                    shared.condition.wait()
-                finally:
-                    shared.consumer_waits = False
-            result, error = shared.done.pop(number)
-            shared.next_out += 1
-            shared.condition.notify_all()
+            # Not condition.wait, which is Python: a signal's exception in it can leave the lock other than it was.
+            try:
+                bell.acquire()
+            except BaseException:
+                with shared.lock:
+                    shared.bell = None
+                raise
         if error is not None:
             try:
                 raise error
@@ -182,14 +182,37 @@ class _Shared(Generic[T]):
         self.next_out = 0
         self.running = 0
         self.ended: int | None = None  # the number of tasks there were
-        self.consumer_waits = False
+        self.bell: threading.Lock | None = None  # what the consumer waits for; taken until it is rung
         self.stopped = False  # the threads end
         self.closed = False  # and a consumer is told; at interpreter exit it is left waiting, a daemon as it must be
+
+    def wake(self) -> None:
+        """Wake whoever waits, the consumer too; to be called under the lock."""
+        self.condition.notify_all()
+        if self.bell is not None:
+            self.bell.release()
+            self.bell = None
 
     @property
     def starved(self) -> bool:
         """Whether nothing can ever move again: the consumer waits for a task that no release will let in."""
-        return self.consumer_waits and self.running == 0 and self.next_out == self.next_in
+        return self.bell is not None and self.running == 0 and self.next_out == self.next_in
+
+
+def _launch(shared: _Shared[T], count: int) -> None:
+    with shared.lock:  # all at once, so that whoever ends them finds all or none
+        if shared.stopped or shared.threads:
+            return
+        try:
+            for number in range(count):
+                thread = threading.Thread(target=_work, args=(shared,), name=f"parquet-loader-{number}", daemon=True)
+                thread.start()
+                shared.threads.append(thread)
+        except BaseException as error:
+            if not shared.threads:  # a few are as good, if slower
+                shared.done[0] = (None, error)
+                shared.next_in = shared.ended = 1
+                shared.wake()
 
 
 def _work(shared: _Shared[T]) -> None:
@@ -215,7 +238,7 @@ def _work(shared: _Shared[T]) -> None:
             shared.running -= 1
             if not shared.stopped:
                 shared.done[number] = (result, error)
-            shared.condition.notify_all()
+            shared.wake()
         # A thread that waits for its next task must not keep the last one's bytes alive.
         del admitted, task, result, error
 
@@ -233,7 +256,7 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
                 shared.done[number] = (None, error)
                 number += 1
             shared.next_in = shared.ended = number
-            shared.condition.notify_all()
+            shared.wake()
         return None
     rested = False
     while True:
@@ -253,7 +276,7 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
                     )
                     shared.done[number] = (None, AssertionError(problem))
                     shared.next_in = shared.ended = number + 1
-                    shared.condition.notify_all()
+                    shared.wake()
                     return None
                 if not rested:
                     break
@@ -269,7 +292,7 @@ def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
         shared.stopped = True
         shared.closed |= closed
         shared.done.clear()
-        shared.condition.notify_all()
+        shared.wake()
 
 
 def _end(shared: _Shared[T], patience_seconds: float | None) -> None:

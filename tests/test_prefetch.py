@@ -24,6 +24,8 @@ def prefetcher(
 ) -> Prefetcher:
     source = Prefetcher((Task(run, cost) for run in runs), Budget(limit), threads=threads, ahead=ahead)
     source.start()
+    while len(source._shared.threads) < threads:
+        pass
     return source
 
 
@@ -128,6 +130,17 @@ def test_no_more_tasks_are_admitted_than_may_be_ahead() -> None:
     third.wait()
     source.close()
     assert sorted(started) == [0, 1, 2]
+
+
+def test_threads_that_cannot_be_started_are_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source = Prefetcher(iter([Task(give(1), 1)]), Budget(1), threads=2, ahead=3)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        source.take()
+    source.close()
 
 
 def test_no_task_is_run_before_the_start() -> None:
@@ -352,7 +365,7 @@ def test_closing_wakes_a_consumer_that_waits_on_another_thread() -> None:
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    while not source._shared.consumer_waits:
+    while source._shared.bell is None:
         pass
     source.halt()
     consumer.join()
