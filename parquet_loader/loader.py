@@ -408,5 +408,5 @@ def _check_budget(config: EngineConfig) -> None:
     )
     raise ConfigError(
         f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
-        f"give at least {needed:,}, {fits}"
+        f"give at least {needed:,}, {fits}" + "".join(f"; {remark}" for remark in config.index.remarks())
     )

@@ -87,7 +87,7 @@ def test_weights_make_the_mean_over_ranks_the_mean_over_rows(folder, world_size:
     close(loaders)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_run_that_changes_world_size_and_seq_len_consumes_the_same_streams(folder, groups, data) -> None:
     streams = lane_streams([group for file in groups for group in file], epochs=8, shuffle=True, **ORDER)

@@ -53,7 +53,7 @@ def all_groups(files: list[list[RowGroup]]) -> list[RowGroup]:
     return [group for groups in files for group in groups]
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(**CONFIG)
 def test_the_lanes_are_the_ones_of_the_reference(
     files, lanes, window, seq_len, overlap, seed, shuffle, eos, threads
@@ -87,7 +87,7 @@ def test_the_lanes_are_the_ones_of_the_reference(
         assert delivered[lane].tolist() == expected[lane][: delivered.shape[1]]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(**{name: strategy for name, strategy in CONFIG.items() if name != "eos"})
 def test_after_whole_epochs_every_token_came_as_often_as_there_were_epochs(
     files, lanes, window, seq_len, overlap, seed, shuffle, threads

@@ -546,7 +546,7 @@ def as_nobody(work: Callable[[], object]) -> object:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_denied_permission_names_the_path(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:-1]):
-        if os.stat(folder).st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[1]):
+        if os.stat(folder).st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[2]):
             folder.chmod(0o755)
     place = local_place(tmp_path / "set")
     fill(place, "a/x.parquet", "b.parquet")
