@@ -45,6 +45,7 @@ were found sound: pyarrow's own reader may then be asked.
 from __future__ import annotations
 
 import itertools
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "bro
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
 DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
 MAX_VARINT = 5  # bytes of a run's header
+SCRATCH_BYTES = 4 << 20  # the most that a thread keeps between chunks
 MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
 
 _NO_SLOTS: IntArray = np.empty(0, np.int64)
@@ -636,6 +638,24 @@ class PlainValues:
         return tokens
 
 
+class _Scratch(threading.local):
+    """Memory for a thread's indices, kept from chunk to chunk: fresh pages would cost more than what is done there."""
+
+    def __init__(self) -> None:
+        self.memory: npt.NDArray[np.uint16] = np.empty(0, np.uint16)
+
+    def take(self, count: int) -> npt.NDArray[np.uint16]:
+        """Memory for so many indices, until the next time."""
+        if 2 * count > SCRATCH_BYTES:
+            return np.empty(count, np.uint16)
+        if len(self.memory) < count:
+            self.memory = np.empty(count, np.uint16)
+        return self.memory[:count]
+
+
+_scratch = _Scratch()
+
+
 class EncodedValues:
     """Values of any other encoding.
 
@@ -654,9 +674,8 @@ class EncodedValues:
         self.data_offset = 0
         self.parts: list[tuple[str, int]] = []  # (how its values are to be had, how many they are) of each page
         bodies = sum(page.unpacked_bytes for page in pages) + (dictionary.unpacked_bytes if dictionary else 0)
-        # Memory that is never written to is never taken.
-        self.indices = np.empty(chunk.slots, "<u2")
-        self.split = np.empty(chunk.slots, np.uint16)
+        self.indices = _scratch.take(chunk.slots)
+        self.split = np.empty(chunk.slots, np.uint16)  # memory that is never written to is never taken
         self.file = _Joined(bodies + (len(pages) + 1) * framing.PAGE_HEADER_BYTES + framing.FOOTER_BYTES)
         if dictionary is not None:
             stored = _stored(raw, dictionary, chunk)
