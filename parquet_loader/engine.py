@@ -26,6 +26,7 @@ from .errors import LoaderClosedError
 from .index import DatasetIndex
 from .order import Order, Window
 from .pack import Packer, Span, WindowSlices, lane_runs
+from .pages import kept_bytes
 from .prefetch import Budget, Prefetcher, Task
 from .slices import PART_TOKENS, LaneSlices, Part, cut_part, plan_parts
 from .storage import Storage
@@ -181,7 +182,12 @@ def required_bytes(config: EngineConfig, window: int) -> int:
         tokens = min(int(most_tokens[-1]) + part, int(most_tokens[-groups:].sum()))
         across = held(0, int(most_rows[-groups:].sum()), tokens).block + groups * _GROUP_BYTES
     task = held(int(index.length.max()), int(most_rows[-1]), int(most_tokens[-1]))
-    return slices + across + max(task.fetch + task.block, 2 * _TASK_BYTES)
+    return _kept_by_threads(config) + slices + across + max(task.fetch + task.block, 2 * _TASK_BYTES)
+
+
+def _kept_by_threads(config: EngineConfig) -> int:
+    """What decoding threads keep from task to task."""
+    return config.threads * kept_bytes(int(config.index.slots.max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +444,8 @@ class Engine:
         self.pid = os.getpid()
         self.halted = False
         self.budget = Budget(config.budget_bytes)
+        with self.budget.lock:
+            self.budget.acquire(_kept_by_threads(config))
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
         self._windows = _WindowStream(config, position, self.budget, counters)
         self._packer: Packer | None = Packer(

@@ -60,7 +60,7 @@ from . import framing, thrift
 from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock
 from .errors import DataError
 
-__all__ = ["NotSupported", "OutOfRange", "Wanted", "decode_pages", "null_element", "unpacked_bound"]
+__all__ = ["NotSupported", "OutOfRange", "Wanted", "decode_pages", "kept_bytes", "null_element", "unpacked_bound"]
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -654,6 +654,11 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+
+
+def kept_bytes(most_slots: int) -> int:
+    """The most that a thread keeps between chunks, where no chunk has more slots than these."""
+    return min(2 * most_slots, SCRATCH_BYTES)
 
 
 class EncodedValues:
