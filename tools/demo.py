@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+"""The main job from end to end: text, tokens, training, and a killed run that goes on as if nothing had happened.
+
+1. Collects documents that every Python installation carries, trains a tokenizer, and writes tokenized Parquet.
+2. Trains a small GPT on two processes, uninterrupted: the reference.
+3. Trains it again, and kills all processes with SIGKILL at a random moment. Goes on with four processes from the last
+   checkpoint, kills those as well, and ends with one.
+4. Compares every row of every batch of the two runs. They must be the same rows in the same order, and so must be
+   those that were read twice, because a kill fell between two checkpoints.
+
+It takes two cores a few minutes and needs no network. The training loop is in demo_train.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from demo_text import read_text, train_tokenizer, write_text
+from demo_train import last_checkpoint, step_of
+from tqdm import tqdm
+
+from parquet_loader import build_index
+
+TOOLS = Path(__file__).resolve().parent
+# All that the demo writes to its work folder, and all that it ever removes there.
+OURS = ("text", "tokenizer.json", "tokens", "reference", "interrupted", "cache")
+
+VOCAB_SIZE = 4096
+ROW_GROUP_TOKENS, FILE_TOKENS = 10_000, 100_000
+LANES, SEQ_LEN = 16, 128
+STEPS, CHECKPOINT_EVERY = 340, 20
+# The interrupted run: how many processes, and between which parts of all steps they are killed.
+LEGS = ((2, (0.30, 0.50)), (4, (0.60, 0.75)), (1, None))
+
+Say = Callable[[str], None]
+Rows = dict[tuple[int, int], list[str]]  # by step and lane, a digest of the row for each time that it was read
+
+
+class DemoError(Exception):
+    """What ends the demo, in words for people."""
+
+
+# ── text to tokens ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def prepare(work: Path) -> int:
+    """Write text, tokenizer and tokenized Parquet to the work folder.
+
+    Returns:
+        How many tokens there are.
+    """
+    with stage("text") as say:
+        counts = write_text(work / "text")
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        say(f"{sum(counts.values()):,} documents of Python's own: {kinds}")
+
+    with stage("tokenizer") as say:
+        entries = train_tokenizer(read_text(work / "text"), VOCAB_SIZE, work / "tokenizer.json")
+        say(f"byte-level BPE of {entries:,} entries")
+
+    with stage("parquet") as say:
+        command: list[object] = [sys.executable, TOOLS / "pretokenize.py"]
+        command += ["--input", work / "text", "--text-column", "text", "--output", work / "tokens"]
+        command += ["--tokenizer", work / "tokenizer.json", "--append-eos"]
+        command += ["--row-group-tokens", ROW_GROUP_TOKENS, "--file-tokens", FILE_TOKENS]
+        done = subprocess.run(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise DemoError(f"pretokenize.py ended with status {done.returncode}")
+        index = build_index(str(work / "tokens"), cache_dir=work / "cache")
+        say(f"{index.total_tokens:,} tokens in {len(index)} row groups of {len(index.files)} files")
+    return index.total_tokens
+
+
+# ── training runs ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Training:
+    """What demo_train.py reports: losses by step, and where its time went."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        """Add a step's report; of a step that is done again, the later one counts."""
+        self.losses[report["step"]] = report["loss"]
+        self.seconds += report["seconds"]
+        self.waited += report["waited"]
+
+    def __str__(self) -> str:
+        losses = [self.losses[step] for step in sorted(self.losses)]
+        middle = len(losses) // 2
+        means = [sum(some) / len(some) for some in (losses[:1], losses[middle : middle + 10], losses[-10:])]
+        speed = len(losses) * LANES * SEQ_LEN / self.seconds
+        return (
+            f"loss {' → '.join(f'{mean:.2f}' for mean in means)}, {speed:,.0f} tokens/s, "
+            f"{self.waited / self.seconds:.1%} of it waiting for data"
+        )
+
+
+def train(work: Path, name: str, ranks: int, training: Training, kill_at: tuple[int, float] | None = None) -> None:
+    """Train with torchrun from the last checkpoint of this name, if there is one, to the end or to a kill.
+
+    Args:
+        work: the work folder.
+        name: of the run: its folder in the work folder.
+        ranks: how many processes train.
+        training: what they report is added to it.
+        kill_at: kill all of them once this step has been reported, and this part of another step has gone by.
+    """
+    last = last_checkpoint(work / name / "checkpoints")
+    begin = step_of(last) if last else 0
+    with (
+        tqdm(desc=f"{name} on {ranks}", total=STEPS, initial=begin, unit="step", disable=None, leave=False) as bar,
+        torchrun(work, name, ranks) as (process, pids),
+    ):
+        for report in reports(process, pids):
+            training.add(report)
+            bar.set_postfix_str(f"loss {report['loss']:.2f}", refresh=False)
+            bar.update()
+            if kill_at is not None and report["step"] == kill_at[0]:
+                time.sleep(kill_at[1] * report["seconds"])
+                kill(process, pids)
+        status = process.wait()
+    if status != (0 if kill_at is None else -signal.SIGKILL):
+        log = log_path(work, name, ranks).read_text(errors="replace")
+        raise DemoError(f"training on {ranks} ranks ended with status {status}:\n{log[-4000:]}")
+
+
+@contextmanager
+def torchrun(work: Path, name: str, ranks: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """The torchrun process, and a list of its ranks' process ids for `reports` to fill. None outlives the block."""
+    (work / name).mkdir(exist_ok=True)
+    command: list[object] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    command += ["--nproc-per-node", ranks, TOOLS / "demo_train.py", "--data", work / "tokens", "--out", work / name]
+    command += ["--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY]
+    command += ["--vocab-size", VOCAB_SIZE, "--lanes", LANES, "--seq-len", SEQ_LEN]
+    pids: list[int] = []
+    with (
+        log_path(work, name, ranks).open("w") as log,
+        subprocess.Popen(
+            words(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(work / "cache")},
+            start_new_session=True,  # Ctrl-C comes to the demo alone, which then ends them
+        ) as process,
+    ):
+        try:
+            yield process, pids
+        finally:
+            if process.poll() is None:
+                process.terminate()  # torchrun passes it on
+                try:
+                    process.wait(timeout=15)
+                except subprocess.TimeoutExpired:
+                    kill(process, pids)
+
+
+def reports(process: subprocess.Popen[str], pids: list[int]) -> Iterator[dict[str, Any]]:
+    """What rank 0 reports of each step. It ends when nobody has the pipe open any more: when all processes are gone."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        report = json.loads(line)
+        if "pid" in report:
+            pids.append(report["pid"])
+        else:
+            yield report
+
+
+def kill(process: subprocess.Popen[str], pids: Sequence[int]) -> None:
+    """SIGKILL to all, so that none can tidy up. torchrun goes first, or it would stop the other ranks politely."""
+    for pid in (process.pid, *pids):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def train_interrupted(work: Path, rng: random.Random) -> Training:
+    """Train in several legs on different numbers of ranks, all but the last of them killed."""
+    name, training = "interrupted", Training()
+    for ranks, killed in LEGS:
+        with stage(f"  {ranks} rank{'s' * (ranks > 1)}") as say:
+            last = last_checkpoint(work / name / "checkpoints")
+            say(f"resumed at step {step_of(last)}" if last else "from the start")
+            if killed is None:
+                train(work, name, ranks, training)
+                say("to the end")
+                continue
+            train(work, name, ranks, training, (random_step(rng, *killed), rng.random()))
+            last = last_checkpoint(work / name / "checkpoints")
+            end = max(step for step, _ in read_rows(work / name, ranks))
+            say(f"killed (SIGKILL) in step {end}, the last checkpoint is of step {step_of(last) if last else 0}")
+    return training
+
+
+def random_step(rng: random.Random, begin: float, end: float) -> int:
+    """A step between two parts of all, but none beside a checkpoint: there should be steps to do again."""
+    steps = range(int(begin * STEPS), int(end * STEPS))
+    return rng.choice([step for step in steps if 2 <= step % CHECKPOINT_EVERY < CHECKPOINT_EVERY - 2])
+
+
+# ── comparing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_rows(folder: Path, ranks: int | str = "*") -> Rows:
+    """What the ranks of a run have logged of the rows they read, put together."""
+    rows: Rows = {}
+    for path in folder.glob(f"rows-of-rank-*-of-{ranks}.jsonl"):
+        for line in path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):  # else a kill fell into the writing of it
+                entry = json.loads(line)
+                for lane, digest in enumerate(entry["rows"], entry["lane"]):
+                    rows.setdefault((entry["step"], lane), []).append(digest)
+    return rows
+
+
+def digest_of(rows: Rows) -> str:
+    """A digest of all rows in the order of steps and lanes, whichever ranks read them."""
+    whole = hashlib.blake2b(digest_size=8)
+    for (step, lane), digests in sorted(rows.items()):
+        whole.update(f"{step} {lane} {digests[0]}\n".encode())
+    return whole.hexdigest()
+
+
+def compare(reference: Rows, interrupted: Rows) -> list[str]:
+    """What is wrong with the interrupted run; nothing, if all is well."""
+    wanted = {(step, lane) for step in range(STEPS) for lane in range(LANES)}
+    problems = []
+    for name, rows in (("uninterrupted", reference), ("interrupted", interrupted)):
+        if rows.keys() != wanted:
+            places = sorted(rows.keys() ^ wanted)
+            problems.append(f"the {name} run has {len(places)} rows too few or too many: (step, lane) {places[0]}, ...")
+        changed = sorted(place for place, digests in rows.items() if len(set(digests)) > 1)
+        if changed:
+            problems.append(
+                f"{len(changed)} rows of the {name} run were others when read again: (step, lane) {changed[0]}, ..."
+            )
+    others = sorted(
+        place for place in reference.keys() & interrupted.keys() if reference[place] != interrupted[place][:1]
+    )
+    if others:
+        problems.append(f"{len(others)} rows of the runs differ: (step, lane) {others[0]}, ...")
+    return problems
+
+
+# ── the account ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def stage(label: str) -> Iterator[Say]:
+    """Prints one line on a stage when it is over: what was said of it, and how long it took."""
+    began = time.perf_counter()
+    said: list[str] = []
+    yield said.append
+    print(f"{label:<14}{', '.join(said)}  ({time.perf_counter() - began:.1f} s)", flush=True)
+
+
+def words(command: Sequence[object]) -> list[str]:
+    return [str(word) for word in command]
+
+
+def log_path(work: Path, name: str, ranks: int) -> Path:
+    return work / name / f"log-of-{ranks}-ranks.txt"
+
+
+def run(work: Path, seed: int) -> None:
+    """The demo.
+
+    Raises:
+        DemoError: the runs differ, or one failed.
+    """
+    epochs = STEPS * LANES * SEQ_LEN / prepare(work)
+
+    with stage("uninterrupted") as say:
+        before = Training()
+        train(work, "reference", 2, before)
+        say(f"{STEPS} steps, {epochs:.2f} epochs, on 2 ranks: {before}")
+
+    print(f"interrupted   kills by chance, --seed {seed} to have them there again")
+    after = train_interrupted(work, random.Random(seed))
+    print(f"              {after}")
+
+    reference, interrupted = read_rows(work / "reference"), read_rows(work / "interrupted")
+    again = sum(len(digests) - 1 for digests in interrupted.values())
+    print("\nDid the interrupted run read the same batches in the same order?")
+    for name, rows, training in (("uninterrupted", reference, before), ("interrupted", interrupted, after)):
+        loss = training.losses[STEPS - 1]
+        print(f"  {name:<14}{len(rows):,} rows, digest {digest_of(rows)}, loss of the last step {loss:.4f}")
+    problems = compare(reference, interrupted)
+    if problems:
+        raise DemoError("NO. " + "; ".join(problems))
+    print(f"  read twice    {again:,} rows after the kills, the same both times")
+    print(f"Yes: every row, on {', '.join(str(ranks) for ranks, _ in LEGS)} ranks.", end=" ")
+
+
+def clean(work: Path) -> None:
+    """Remove what the demo writes, and the work folder if nothing else is in it."""
+    for name in OURS:
+        path = work / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        work.rmdir()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The exit status: 0; 1 if the runs differ or something failed; 130 after Ctrl-C.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, default=Path(".demo"), metavar="FOLDER", help="default: .demo")
+    parser.add_argument("--keep", action="store_true", help="leave text, tokens, logs and checkpoints there")
+    parser.add_argument("--seed", type=int, help="of where the kills fall; default: another one every time")
+    args = parser.parse_args(argv)
+    work = args.workdir.resolve()
+    seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
+
+    began = time.perf_counter()
+    clean(work)
+    work.mkdir(parents=True)
+    try:
+        run(work, seed)
+    except DemoError as error:
+        print(f"demo: {error}\nEverything is left in {work}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"demo: interrupted. What there is, is left in {work}.", file=sys.stderr)
+        return 130
+    print(f"{time.perf_counter() - began:.0f} s in all.")
+    if not args.keep:
+        clean(work)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Real text that every Python installation carries, and a tokenizer trained on it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import random
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tqdm import tqdm
+
+END_OF_TEXT = "<|endoftext|>"
+
+# Not there in every installation, or tables rather than text.
+_LEAVE_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "encodings", "pydoc_data"}
+# Short docstrings say little; whole modules are kept few, so that a short training run sees more than one epoch.
+_DOCSTRING_CHARACTERS = 40
+_MODULE_CHARACTERS = 2_000
+_FILES = 4
+_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def topics() -> Iterator[str]:
+    """The chapters of the language reference that ``help()`` shows."""
+    yield from importlib.import_module("pydoc_data.topics").topics.values()
+
+
+def modules() -> Iterator[str]:
+    """The sources of the standard library."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if not _LEAVE_OUT & set(path.relative_to(root).parts):
+            yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """What a module, its classes and its functions say of themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old sources have escapes that are no longer valid
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):
+            return
+    for node in ast.walk(tree):
+        if isinstance(node, _WITH_DOCSTRING):
+            yield ast.get_docstring(node) or ""
+
+
+def write_text(folder: Path) -> dict[str, int]:
+    """Write the documents, all kinds mixed, as .jsonl files.
+
+    Returns:
+        How many documents of each kind there are.
+    """
+    sources = list(modules())
+    found = tqdm(sources, desc="text", unit=" modules", disable=None, leave=False)
+    strings = {text: None for source in found for text in docstrings(source) if len(text) >= _DOCSTRING_CHARACTERS}
+    documents = {
+        "topics": list(topics()),
+        "docstrings": list(strings),
+        "modules": [source for source in sources if 0 < len(source) <= _MODULE_CHARACTERS],
+    }
+    mixed = [text for texts in documents.values() for text in texts]
+    random.Random(0).shuffle(mixed)
+    folder.mkdir(parents=True)
+    for number in range(_FILES):
+        with (folder / f"{number}.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in mixed[number::_FILES])
+    return {kind: len(texts) for kind, texts in documents.items()}
+
+
+def read_text(folder: Path) -> Iterator[str]:
+    """The documents that `write_text` wrote."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)["text"]
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int, path: Path) -> int:
+    """Train a byte-level BPE, as GPT-2's, and save it as a ``tokenizer.json``.
+
+    Returns:
+        The entries of its vocabulary.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(path))
+    return int(tokenizer.get_vocab_size())
