@@ -6,6 +6,7 @@ python tools/draw_order.py
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,14 +58,15 @@ def draw() -> Iterator[str]:
                 borders_of_documents.append(x)
         for border in borders_of_documents:  # drawn over the cells
             yield f'<line x1="{border}" y1="{TOP}" x2="{border}" y2="{TOP + CELL}" stroke="#1c2733" stroke-width="3"/>'
-        yield f'<rect x="{begin}" y="{TOP}" width="{x - begin}" height="{CELL}" fill="none" stroke="#1c2733" stroke-width="2"/>'
+        frame = f'x="{begin}" y="{TOP}" width="{x - begin}" height="{CELL}"'
+        yield f'<rect {frame} fill="none" stroke="#1c2733" stroke-width="2"/>'
         x += 18
         flat = [token for document in stretch for token in document]
         for lane in range(LANES):
             low, high = int(starts[lane]), int(starts[lane + 1])
             borders = np.cumsum([0] + [len(document) for document in stretch])
             cuts = sorted({low, high, *(int(border) for border in borders if low < border < high)})
-            pieces = [flat[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)] if high > low else []
+            pieces = [flat[a:b] for a, b in pairwise(cuts)] if high > low else []
             for piece in order.document_order(len(pieces), epoch=0, window=window.number, lane=lane):
                 lanes[lane] += pieces[piece]
     for lane, tokens in enumerate(lanes):
