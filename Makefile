@@ -14,12 +14,13 @@ BIN := $(VENV)/bin
 # Half the tests wait for threads and processes, so two workers are worth having even on two cores.
 WORKERS ?= 2
 
-.PHONY: help install test lint types unit demo bench clean
+.PHONY: help install test lint types unit demo bench scaling clean
 
 help:
 	@echo "make test   lint, types and tests      make demo   text to a killed and resumed training run"
 	@echo "make lint | types | unit               one part of make test"
 	@echo "make bench  loaders compared           make bench BENCH_FLAGS='--tokens 4_000_000 --rounds 2'  is a small run"
+	@echo "make scaling  docs/performance.md measured anew: how speed and memory scale"
 
 # torch goes first and alone: its extra index is then asked for nothing else.
 $(VENV)/.installed: pyproject.toml Makefile
@@ -60,6 +61,13 @@ $(BENCH_VENV)/.installed: pyproject.toml Makefile
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python tools/benchmark.py --output build/benchmark $(BENCH_FLAGS)
 	$(BENCH_VENV)/bin/python tools/benchmark.py --mean-length 50 --output build/benchmark-50 $(BENCH_FLAGS)
+
+# Every table and picture of docs/performance.md but the comparison with others; a quiet machine and half an hour.
+SCALING_FLAGS ?=
+scaling: install
+	$(BIN)/python -m pip install --quiet "matplotlib>=3.8"
+	$(BIN)/python tools/scaling.py $(SCALING_FLAGS)
+	$(BIN)/python tools/scaling.py --write-docs
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

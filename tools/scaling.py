@@ -153,7 +153,6 @@ def threads(sizes: Sizes, root: Path) -> Result:
         ]
         for count in counts
     ]
-    share = held_ns / cpu_ns
     return result(
         "Tokens a second with one and two threads",
         [(["threads", "M tokens/s", "speed-up", "CPU ns/token", "plain copying GB/s"], rows)],
@@ -169,8 +168,8 @@ def threads(sizes: Sizes, root: Path) -> Result:
             ),
         ],
         _lock_note(held_ns, cpu_ns, rate),
-        "A token moves about 22 bytes of memory on its way (page cache, pages, ids, shuffling, rows): copying at the rate "
-        "above ends it too.",
+        "A token moves about 22 bytes of memory on its way (page cache, pages, ids, shuffling, rows), so plain copying "
+        "bounds it too.",
     )
 
 
@@ -202,8 +201,10 @@ def documents(sizes: Sizes, root: Path) -> Result:
 
 
 def row_groups(sizes: Sizes, root: Path) -> Result:
-    lengths = [max(100, size * min(sizes.tokens, 64_000_000) // 64_000_000) for size in (10_000, 100_000, 1_000_000)]
-    lengths.append(4 * lengths[-1])
+    scale = min(1.0, sizes.tokens / 64_000_000)
+    lengths = [
+        max(500 << place, int(size * scale)) for place, size in enumerate((10_000, 100_000, 1_000_000, 4_000_000))
+    ]
     ways: dict[tuple[int, str], Callable[[], dict[str, Any]]] = {}
     for length in lengths:
         folder = root / str(length)
@@ -246,10 +247,11 @@ def lanes(sizes: Sizes, root: Path) -> Result:
     folder = root / "set"
     generate(folder, SetSpec(tokens=sizes.tokens, group_tokens=group_tokens(sizes)))
     lane_counts, windows = [8, 64, 512, 4096], [4, 16, 64]
+    seq_len = max(1, min(512, sizes.tokens // (8 * max(lane_counts))))
     runs = interleaved(
         sizes.rounds,
         {
-            (lane_count, window): loader_of(folder, 2 * sizes.tokens, lanes=lane_count, window=window, seq_len=512)
+            (lane_count, window): loader_of(folder, 2 * sizes.tokens, lanes=lane_count, window=window, seq_len=seq_len)
             for lane_count in lane_counts
             for window in windows
         },
@@ -272,7 +274,7 @@ def lanes(sizes: Sizes, root: Path) -> Result:
                 log="x",
             )
         ],
-        "CPU ns per token, rows of 512 tokens.",
+        f"CPU ns per token, rows of {seq_len} tokens.",
     )
 
 
@@ -485,7 +487,7 @@ def politeness(sizes: Sizes, root: Path) -> Result:
         shares = [f"{middle(each, share):.2%}" for share in ("gil_share", "core_share", "taking_share")]
         rows.append([name, middle(each, "iterations_per_s") / 1e6, f"{slowed:.1%}", f"{given:.1%}", *shares])
     paced = [
-        child("stalls", folder=str(folder), seconds=2 * sizes.seconds, period=0.01, lanes=64, window=16, threads=2)
+        child("stalls", folder=str(folder), seconds=2 * sizes.seconds, period=0.01, take=2 * sizes.tokens, **options)
         for _ in range(sizes.rounds)
     ]
     took = {key: np.array([time for run in paced for time in run[key]]) * 1e3 for key in ("all", "border", "copy")}

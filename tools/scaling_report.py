@@ -85,7 +85,7 @@ def draw(result: Result, path: Path) -> None:
         if "y" in each["log"]:
             axis.set_yscale("log")
         else:
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, max(axis.get_ylim()[1], 1e-9))
         axis.set_title(each["title"], fontsize=10)
         axis.set_xlabel(each["x"], fontsize=9)
         axis.set_ylabel(each["y"], fontsize=9)

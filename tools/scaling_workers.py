@@ -245,9 +245,12 @@ def politeness(*, folder: str, rates: list[float], seconds: float, **options: An
     return found
 
 
-def stalls(*, folder: str, seconds: float, period: float, lanes: int, window: int, threads: int) -> Figures:
-    """Batches taken every ``period`` seconds, at a tenth of what the loader could deliver: how long each takes."""
-    fastest = epochs(folder=folder, take=1 << 25, seq_len=1024, lanes=lanes, window=window, threads=threads)
+def stalls(*, folder: str, seconds: float, period: float, take: int, lanes: int, window: int, threads: int) -> Figures:
+    """Batches taken every ``period`` seconds, at a tenth of what the loader could deliver: how long each takes.
+
+    How fast it could is found by taking ``take`` tokens first.
+    """
+    fastest = epochs(folder=folder, take=take, seq_len=1024, lanes=lanes, window=window, threads=threads)
     seq_len = max(1, int(fastest["tokens_per_s"] / 10 * period / lanes))
     count = max(2, int(seconds / period))
     index = build_index(folder, cache_dir=folder)
