@@ -20,6 +20,7 @@ permutation is the stable argsort of raw words (Philox: Salmon et al., "Parallel
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -36,10 +37,32 @@ _DOCUMENTS = 1
 
 def permutation(count: int, *, seed: int, epoch: int, domain: int, lane: int = 0, window: int = 0) -> IntArray:
     """A random permutation of ``range(count)``, shape ``(count,)``, int64."""
-    bits = np.random.Philox(
-        key=np.array([seed, epoch], np.uint64), counter=np.array([0, lane, window, domain], np.uint64)
-    )
-    return stable_argsort(bits.random_raw(count))
+    return stable_argsort(_random_words(count, key=[seed, epoch], counter=[0, lane, window, domain]))
+
+
+_bits = threading.local()
+
+
+def _random_words(
+    count: int, *, key: list[int], counter: list[int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """``Philox(key=key, counter=counter).random_raw(count)``.
+
+    Of a generator that each thread keeps and puts in that state: a new one asks the operating system for randomness,
+    which it then does not use, and that takes longer than a slice's permutation.
+    """
+    if not hasattr(_bits, "philox"):
+        _bits.philox = np.random.Philox(0)
+    _bits.philox.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": np.array(counter, np.uint64), "key": np.array(key, np.uint64)},
+        "buffer": np.zeros(4, np.uint64),
+        "buffer_pos": 4,  # nothing is left of the buffer
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    words: np.ndarray[tuple[int, ...], np.dtype[np.uint64]] = _bits.philox.random_raw(count)
+    return words
 
 
 def stable_argsort(words: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]) -> IntArray:

@@ -60,7 +60,16 @@ from . import framing, thrift
 from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock
 from .errors import DataError
 
-__all__ = ["NotSupported", "OutOfRange", "Wanted", "decode_pages", "kept_bytes", "null_element", "unpacked_bound"]
+__all__ = [
+    "NotSupported",
+    "OutOfRange",
+    "Wanted",
+    "as_arrow",
+    "decode_pages",
+    "kept_bytes",
+    "null_element",
+    "unpacked_bound",
+]
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -762,9 +771,9 @@ class EncodedValues:
 
     def _gathered(self) -> TokenArray:
         assert self.wanted_entries is not None
-        indices = pa.array(self.indices[: self._count("gathered")])
-        tokens: TokenArray = pc.take(pa.array(self.wanted_entries), indices, boundscheck=False).to_numpy()
-        return tokens
+        count = self._count("gathered")
+        taken = pc.take(as_arrow(self.wanted_entries), as_arrow(self.indices[:count]), boundscheck=False)
+        return np.frombuffer(taken.buffers()[1], self.wanted.dtype, count)
 
     def _hosted(self) -> TokenArray:
         dtype = self.chunk.layout.dtype
@@ -792,6 +801,11 @@ class EncodedValues:
         tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy().view(dtype)
         self.wanted.check(tokens)
         return tokens.astype(self.wanted.dtype, copy=False)
+
+
+def as_arrow(numbers: TokenArray) -> pa.Array:
+    """An Arrow array of the same memory. Unlike ``pa.array`` it does not import pandas to see whether this is its."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def whole_byte_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool:

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from .chunk import IntArray, TokenArray, TokenBlock
 from .decode import as_binary
 from .order import Order, Window
+from .pages import as_arrow
 
 __all__ = ["LaneSlices", "Part", "cut_part", "plan_parts"]
 
@@ -136,7 +136,7 @@ def cut_part(
         permutation[first:last] = first + order.document_order(
             last - first, epoch=window.epoch, window=window.number, lane=part.first_lane + place
         )
-    moved = as_binary(tokens, borders).take(pa.array(permutation))
+    moved = as_binary(tokens, borders).take(as_arrow(permutation))
     _, moved_offsets, moved_tokens = moved.buffers()
     documents = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] // tokens.itemsize
     shuffled = np.frombuffer(moved_tokens, tokens.dtype)[: part.end - part.begin]
