@@ -98,7 +98,7 @@ def loader_of(
 
 def pyarrow_of(folder: Path) -> Callable[[], dict[str, Any]]:
     """A way for `interleaved`: pyarrow's reader."""
-    return functools.partial(child, "pyarrow", folder=str(folder))
+    return functools.partial(child, "read_row_groups", folder=str(folder))
 
 
 def group_tokens(sizes: Sizes) -> int:
@@ -239,7 +239,7 @@ def _beside_pyarrow(
         f"CPU ns per token for {title}",
         [([heading, "loader", "read_row_group", "ratio"], rows)],
         [panel("CPU ns per token", heading, "", series, log="x")],
-        "CPU ns per token: the loader's whole way to batches beside pyarrow's decoding alone.",
+        "CPU ns per token: the loader's whole way to batches beside pyarrow's decoding alone, each on one thread.",
     )
 
 
@@ -274,7 +274,7 @@ def lanes(sizes: Sizes, root: Path) -> Result:
                 log="x",
             )
         ],
-        f"CPU ns per token, rows of {seq_len} tokens.",
+        f"CPU ns per token, rows of {seq_len} tokens: the fewer the lanes, the smaller are the batches.",
     )
 
 
@@ -568,7 +568,6 @@ def resume(sizes: Sizes, root: Path) -> Result:
             )
         ],
         f"One rank, a window of {window} row groups of {length:,} tokens: all of them are needed for the first batch.",
-        "Imports, which pyarrow does when it is first asked to build or take arrays, are not counted.",
     )
 
 
