@@ -516,13 +516,13 @@ def politeness(sizes: Sizes, root: Path) -> Result:
             panel("batches that take longer, %", "ms", "", curve, log="xy"),
         ],
         "A loop of pure Python on the main thread, which takes batches at that rate. *Given a core* leaves out the "
-        "time in which other processes had the cores. Below, a consumer that takes a batch every 10 ms, "
+        "time in which it had none, be it for other processes or for the loader's own threads. Below, a consumer that takes a batch every 10 ms, "
         f"{rate:.1f} M tokens/s, a tenth of what the loader delivers. Two loader threads.",
     )
 
 
 def _given_a_core(run: Mapping[str, float]) -> float:
-    """Iterations a second of the time in which no other process had this thread's core."""
+    """Iterations a second of the time in which this thread was not waiting for a core, whoever had it."""
     return run["iterations_per_s"] / max(1e-9, 1 - run["core_share"])
 
 
