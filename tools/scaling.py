@@ -516,7 +516,8 @@ def politeness(sizes: Sizes, root: Path) -> Result:
             panel("batches that take longer, %", "ms", "", curve, log="xy"),
         ],
         "A loop of pure Python on the main thread, which takes batches at that rate. *Given a core* leaves out the "
-        "time in which it had none, be it for other processes or for the loader's own threads. Below, a consumer that takes a batch every 10 ms, "
+        "time in which it had none, be it for other processes or for the loader's own threads. Below, a consumer "
+        "that takes a batch every 10 ms, "
         f"{rate:.1f} M tokens/s, a tenth of what the loader delivers. Two loader threads.",
     )
 
