@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmark_data import Tokens, documents, packed_rows
 
+_READ_DOCUMENTS = 1000  # that `datasets` gives at a time: its default
 _SHUFFLE_BUFFER = 1000  # documents, where a library shuffles in a buffer; it is the default of `datasets`
 
 
@@ -112,16 +113,12 @@ class Loader:
 
 
 def pack(source: Iterator[Tokens], rest: Tokens, lanes: int, seq_len: int) -> Iterator[tuple[Tokens, Tokens]]:
-    """Documents end to end, cut into batches: (batch, the tokens left over after it)."""
+    """Tokens of many documents end to end, cut into batches: (batch, the tokens left over after it)."""
     size = lanes * seq_len
-    held, waiting = [rest], len(rest)
-    for document in source:
-        held.append(document)
-        waiting += len(document)
-        while waiting >= size:
-            flat = np.concatenate(held)
-            batch, rest = flat[:size].reshape(lanes, seq_len), flat[size:]
-            held, waiting = [rest], len(rest)
+    for tokens in source:
+        rest = np.concatenate((rest, tokens))
+        while len(rest) >= size:
+            batch, rest = rest[:size].reshape(lanes, seq_len), rest[size:]
             yield batch, rest
 
 
@@ -202,8 +199,9 @@ class ParquetPretokenized(ParquetDefault):
 class DatasetsMap(Loader):
     """`datasets`, map-style: an Arrow copy that is memory-mapped, a global shuffle of documents.
 
-    https://huggingface.co/docs/datasets/process#shuffle and .../use_with_numpy. The position is kept by hand: the
-    number of documents taken, and the tokens that wait to be packed.
+    https://huggingface.co/docs/datasets/process#shuffle and .../use_with_pyarrow: with the format "numpy" every
+    document becomes an array of its own, which takes several times the CPU. The position is kept by hand: the number of
+    documents taken, and the tokens that wait to be packed.
     """
 
     title = "datasets, map-style"
@@ -227,19 +225,18 @@ class DatasetsMap(Loader):
         self.done, self.rest = 0, np.empty(0, np.int32)
         if state is not None:
             self.epoch, self.done, self.rest = state
-        whole = datasets.load_from_disk(str(folder / "arrow")).with_format("numpy")
+        whole = datasets.load_from_disk(str(folder / "arrow")).with_format("arrow")
         while True:
             shuffled = whole.shuffle(seed=options.seed + self.epoch, keep_in_memory=True).skip(self.done)
-            for batch, rest in pack(self._documents(shuffled), self.rest, options.lanes, options.seq_len):
+            for batch, rest in pack(self._tokens(shuffled), self.rest, options.lanes, options.seq_len):
                 self.rest = rest
                 yield batch
             self.epoch, self.done = self.epoch + 1, 0
 
-    def _documents(self, shuffled: Any) -> Iterator[Tokens]:
-        for examples in shuffled.iter(batch_size=1000):
-            for document in examples[self.options.column]:
-                self.done += 1
-                yield document
+    def _tokens(self, shuffled: Any) -> Iterator[Tokens]:
+        for table in shuffled.iter(batch_size=_READ_DOCUMENTS):
+            self.done += len(table)
+            yield tokens_of(table, self.options.column)
 
     def state(self) -> Any:
         return self.epoch, self.done, self.rest
@@ -249,11 +246,12 @@ class DatasetsStreaming(Loader):
     """`datasets`, streaming the Parquet as it is, with the default shuffle buffer.
 
     https://huggingface.co/docs/datasets/stream#save-a-dataset-checkpoint-and-resume-iteration, which says that a
-    shuffle buffer's content is lost on resume.
+    shuffle buffer's content is lost on resume. At the end of an epoch it sleeps for 5 seconds (datasets 5.2), which is
+    much of the time of a small run, and no CPU.
     """
 
     title = "datasets, streaming"
-    modules = ("datasets",)
+    modules = ("datasets", "torch")  # which it imports, if it is there
     packages = ("datasets",)
     converts = False
 
@@ -265,21 +263,27 @@ class DatasetsStreaming(Loader):
         stream = datasets.load_dataset(
             "parquet", data_files=files, columns=[options.column], split="train", streaming=True
         )
-        shuffled = stream.shuffle(seed=options.seed, buffer_size=_SHUFFLE_BUFFER).with_format("numpy")
+        shuffled = stream.shuffle(seed=options.seed, buffer_size=_SHUFFLE_BUFFER).with_format("arrow")
         self.stream, self.rest = shuffled, np.empty(0, np.int32)
         if state is not None:
             self.epoch, position, self.rest = state
             shuffled.load_state_dict(position)
         while True:
             shuffled.set_epoch(self.epoch)
-            source = (example[options.column] for example in shuffled)
-            for batch, rest in pack(source, self.rest, options.lanes, options.seq_len):
+            tables = shuffled.iter(batch_size=_READ_DOCUMENTS)
+            tokens = (tokens_of(table, options.column) for table in tables)
+            for batch, rest in pack(tokens, self.rest, options.lanes, options.seq_len):
                 self.rest = rest
                 yield batch
             self.epoch += 1
 
     def state(self) -> Any:
         return self.epoch, self.stream.state_dict(), self.rest
+
+
+def tokens_of(table: Any, column: str) -> Tokens:
+    """The tokens of an Arrow table's documents, end to end."""
+    return table[column].combine_chunks().flatten().to_numpy()  # type: ignore[no-any-return]
 
 
 # ── MosaicML Streaming ───────────────────────────────────────────────────────────────────────────────────────────
