@@ -50,7 +50,7 @@ class ParquetLoader:
         overlap: 1 makes rows of ``seq_len + 1`` tokens that still advance by ``seq_len``, so that inputs ``row[:-1]``
             and shifted labels ``row[1:]`` cost no token.
         budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices.
-        threads: that read and decode; None for one a core, at most 4.
+        threads: that read and decode; None for as many as leave a core to the consumer, from 1 to 4.
         dtype: of the tokens that come out, any NumPy integer type; an id that does not fit is an error.
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where footers are cached; None for the user's cache folder.
@@ -353,7 +353,7 @@ def _held_dtype(
 
 def _default_threads() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MAX_DEFAULT_THREADS, cores)
+    return max(1, min(_MAX_DEFAULT_THREADS, cores - 1))  # with none left over, a batch may have to wait for a core
 
 
 def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
