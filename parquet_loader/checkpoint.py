@@ -66,7 +66,7 @@ def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
             "resume it with the release that wrote it"
         )
     position = state["position"]
-    if not isinstance(position, int) or isinstance(position, bool) or position < 0:
+    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < 2**62 // run.lanes:
         raise CheckpointDamagedError(f"the state's position is {position!r}; it should be a count of tokens")
     differences = [
         f"{name} is {state.get(name, 'missing')!r} in the checkpoint and {value!r} in this loader"

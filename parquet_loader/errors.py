@@ -9,7 +9,8 @@
     ├── CheckpointError (ValueError)
     │   ├── CheckpointDamagedError            the bytes are not a whole checkpoint
     │   └── CheckpointMismatchError           a whole checkpoint, of another run, step or version
-    └── LoaderClosedError (RuntimeError)      use after close()
+    ├── LoaderClosedError (RuntimeError)      use after close()
+    └── LoaderInUseError (RuntimeError)       use by two threads at once
 
 Errors of pyarrow, fsspec and the operating system are translated once, where they enter, and kept as ``__cause__``.
 """
@@ -24,6 +25,7 @@ __all__ = [
     "DataError",
     "FileChangedError",
     "LoaderClosedError",
+    "LoaderInUseError",
     "ParquetLoaderError",
     "PathNotFoundError",
     "StorageError",
@@ -93,3 +95,7 @@ class CheckpointMismatchError(CheckpointError):
 
 class LoaderClosedError(ParquetLoaderError, RuntimeError):
     """A loader that was used after ``close()``."""
+
+
+class LoaderInUseError(ParquetLoaderError, RuntimeError):
+    """A loader that two threads asked for a batch at once."""

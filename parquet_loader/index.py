@@ -491,7 +491,7 @@ def _no_column(lacking: Sequence[tuple[FileInfo, _FileEntry]], done: int, column
     else:
         problem = f"has no column {column!r} and no list of integers either; its columns are {others}"
     if more:
-        problem += f". So do {len(more)} more: {', '.join(more)}"
+        problem += f". It is the same with {len(more)} more: {', '.join(more)}"
     if done > len(lacking):
         problem += f". The other {done - len(lacking):,} files looked at have it: name only those as the source"
     elif not candidates:

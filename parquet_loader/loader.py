@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from .batch import Batch
 from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
 from .engine import Counters, Engine, EngineConfig, required_bytes
-from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError
+from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
 from .index import DatasetIndex, index_storage
 from .order import Order, lane_range
 from .storage import Source, open_storage
@@ -25,6 +26,7 @@ from .storage import Source, open_storage
 __all__ = ["ParquetLoader"]
 
 _MAX_DEFAULT_THREADS = 4
+_MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 
 class ParquetLoader:
@@ -89,15 +91,21 @@ class ParquetLoader:
     ) -> None:
         self._closed = False
         self._engine: Engine | None = None
-        self._seq_len = _integer("seq_len", seq_len, 1)
+        self._pid, self._in_use = os.getpid(), threading.Lock()
+        self._seq_len = _integer("seq_len", seq_len, 1, _MOST)
         self._overlap = _integer("overlap", overlap, 0, 1)
-        lanes = _integer("lanes", lanes, 1)
+        lanes = _integer("lanes", lanes, 1, _MOST)
         window = _integer("window", window, 1)
         seed = _integer("seed", seed, 0, 2**64 - 1)
         threads = _default_threads() if threads is None else _integer("threads", threads, 1)
         budget_bytes = _integer("budget_bytes", budget_bytes, 1)
         self._world_size = world_size = _integer("world_size", world_size, 1)
         self._rank = rank = _integer("rank", rank, 0, world_size - 1)
+        shuffle, uneven = _boolean("shuffle", shuffle), _boolean("uneven", uneven)
+        _check_type("column", column, str, type(None))
+        _check_type("storage_options", storage_options, Mapping, type(None))
+        _check_type("cache_dir", cache_dir, str, os.PathLike, type(None))
+        _check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
         _check_world_size(world_size, lanes, uneven)
         token_dtype = _token_dtype(dtype)
         bound = int(np.iinfo(token_dtype).max) + 1
@@ -118,10 +126,9 @@ class ParquetLoader:
 
         group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
         if not group_tokens.sum():
-            raise ConfigError(
-                f"{storage.root} holds no token: all of its {int(index.rows.sum()):,} documents are empty"
-            )
-        order = Order(group_tokens=group_tokens, lanes=lanes, window=window, seed=seed, shuffle=bool(shuffle))
+            shown = storage.identity.replace("\n", ", ")
+            raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
+        order = Order(group_tokens=group_tokens, lanes=lanes, window=window, seed=seed, shuffle=shuffle)
         first, last = lane_range(rank, world_size, lanes)
         self._order = order
         self._run = RunIdentity(
@@ -134,7 +141,7 @@ class ParquetLoader:
             lanes=lanes,
             window=window,
             eos_id=eos_id,
-            shuffle=bool(shuffle),
+            shuffle=shuffle,
         )
         self._config = EngineConfig(
             index=index,
@@ -175,6 +182,16 @@ class ParquetLoader:
 
     def _next(self) -> Batch:
         self._check_open()
+        if self._pid != os.getpid():  # another thread of the parent may have been in there when this process was forked
+            self._pid, self._in_use = os.getpid(), threading.Lock()
+        if not self._in_use.acquire(blocking=False):
+            raise LoaderInUseError("another thread is taking a batch of this loader; give each thread its own loader")
+        try:
+            return self._take()
+        finally:
+            self._in_use.release()
+
+    def _take(self) -> Batch:
         engine = self._engine
         if engine is not None and (engine.halted or engine.pid != os.getpid()):
             self._stop()  # after an error; or the parent's, whose threads are not in this process
@@ -297,6 +314,15 @@ class ParquetLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the threads and the lock: a copy goes on by itself from the same position."""
+        state = self.__dict__ | {"_engine": None, "_counters": Counters()}
+        del state["_in_use"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _in_use=threading.Lock())
+
     def __repr__(self) -> str:
         return (
             f"ParquetLoader({self._config.storage.root!r}, seq_len={self._seq_len}, lanes={self._run.lanes}, "
@@ -328,6 +354,18 @@ def _integer(name: str, value: object, low: int, high: int | None = None) -> int
         bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
         raise ConfigError(f"{name} must be an integer {bounds}, not {value!r}")
     return number
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def _check_type(name: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ConfigError(f"{name} must be {wanted}, not {value!r}")
 
 
 def _token_dtype(dtype: object) -> np.dtype[np.integer]:
@@ -404,9 +442,10 @@ def _check_budget(config: EngineConfig) -> None:
     fits = (
         f"or, in a new run, window={low}, which fits"
         if low
-        else "not even window=1 fits: write the files with smaller row groups"
+        else "not even window=1 fits: use fewer threads or lanes, or write the files with smaller row groups "
+        f"(the largest holds {int(config.index.tokens.max()):,} tokens)"
     )
     raise ConfigError(
         f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
-        f"give at least {needed:,}, {fits}" + "".join(f"; {remark}" for remark in config.index.remarks())
+        f"give at least {needed:,}, {fits}"
     )

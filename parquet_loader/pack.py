@@ -179,6 +179,9 @@ class Packer:
                 self._release(held)
             if done:
                 break
+        # No cell of a batch is ever left to chance: the tail's columns and the spans are all of it.
+        filled_by_tail = filled * self._lanes
+        assert filled_by_tail + sum(s.rows * s.length for s in spans if s.column >= filled) == out.size
         if overlap:
             kept = [cut for span in spans if (cut := _columns_from(span, seq_len)) is not None]
             self._tail = (positions + seq_len, out[:, seq_len:].copy(), kept)

@@ -245,7 +245,7 @@ class LocalStorage:
     def read(self, file: FileInfo, start: int, length: int) -> bytes:
         path = self._base + file.path
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # what has become a pipe must not hang
         except FileNotFoundError as error:
             raise _changed(path, "it is gone") from error
         except OSError as error:
@@ -554,26 +554,34 @@ class FsspecStorage:
         attempt = 1
         give_up = time.monotonic() + self.PATIENCE_SECONDS
         while True:
-            failure: StorageError
             try:
                 return request()
             except StorageError:
                 raise
-            except FileNotFoundError as error:
-                failure = self._failure(PathNotFoundError, f"there is no {shown}; check the path and the region", error)
-            except PermissionError as error:
-                text = f"access to {shown} is denied ({error}); check the credentials"
-                failure = self._failure(StorageError, text, error)
-            except _PERMANENT as error:
-                failure = self._failure(StorageError, f"{shown} failed: {type(error).__name__}: {error}", error)
-            except Exception as error:  # each filesystem has its own kinds of passing faults
-                text = f"{shown} failed {attempt} times, the last time with {type(error).__name__}: {error}"
-                failure = self._failure(StorageError, text, error)
-                if attempt < self.ATTEMPTS and time.monotonic() < give_up:
+            except Exception as error:  # each filesystem has its own kinds of faults
+                failure, may_pass = self._translated(error, shown, attempt)
+                if may_pass and attempt < self.ATTEMPTS and time.monotonic() < give_up:
                     time.sleep(self.FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1))
                     attempt += 1
                     continue
             raise failure  # out of the except block, so that an error that shows a secret is not its context
+
+    def _translated(self, error: Exception, shown: str, attempt: int) -> tuple[StorageError, bool]:
+        """The library's error for a filesystem's, and whether another attempt may mend it."""
+        text = f"{shown} failed {attempt} times, the last time with {type(error).__name__}: {error}"
+        if isinstance(error, FileNotFoundError):
+            cause = error.__cause__
+            if self._scheme not in ("http", "https") or cause is None or getattr(cause, "status", None) in (404, 410):
+                text = f"there is no {shown}; check the path and the region"
+                return self._failure(PathNotFoundError, text, error), False
+            # fsspec calls every fault of a web server a file that is not there.
+            text = f"{shown} failed {attempt} times, the last time with {type(cause).__name__}: {cause}"
+        if isinstance(error, PermissionError):
+            text = f"access to {shown} is denied ({error}); check the credentials"
+        elif isinstance(error, _PERMANENT):
+            text = f"{shown} failed: {type(error).__name__}: {error}"
+        permanent = isinstance(error, (PermissionError, *_PERMANENT))
+        return self._failure(StorageError, text, error), not permanent
 
     def _failure(self, kind: Callable[[str], E], text: str, cause: BaseException) -> E:
         """An error of a kind, its text without secrets, and its cause where that shows none either."""

@@ -57,7 +57,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     another set of workers, raises an error, for it could only give the old one. So use ``persistent_workers=True``,
     which lets workers go on to the next epoch, and ``with_state=True`` for checkpoints, which a new dataset can load.
     The state of worker n - 1 is the one after the step, the others hold the one before it: whoever stops within a step
-    repeats it up to there, and loses nothing.
+    repeats it up to there, and loses nothing. But do not break off an iteration and begin another: PyTorch drops what
+    the workers have read ahead. Go on with a new dataset and the last ``state`` instead.
 
     Args:
         source: as for `ParquetLoader`, and so is every argument that is not here.

@@ -336,6 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     work = args.workdir.resolve()
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that takes the training processes along
     began = time.perf_counter()
     clean(work)
     work.mkdir(parents=True)

@@ -67,6 +67,8 @@ class PretokenizeOptions:
     def __post_init__(self) -> None:
         if isinstance(cast("object", self.inputs), str) or not self.inputs:
             raise ConfigError(f"inputs must be a sequence of at least one path, got {self.inputs!r}.")
+        if not self.output or not all(self.inputs):
+            raise ConfigError(f"inputs {self.inputs!r} and output {self.output!r} must not be empty strings.")
         if self.text_unit not in get_args(TextUnit):
             raise ConfigError(f"text_unit must be 'line' or 'file', got {self.text_unit!r}.")
         for name, value in (
