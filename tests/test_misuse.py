@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import http.server
 import os
@@ -66,10 +67,8 @@ def test_threads_that_share_a_loader_get_each_batch_once_or_an_error(folder: Pat
 
     def consume() -> None:
         while loader.epoch == 0:
-            try:
+            with contextlib.suppress(LoaderInUseError):
                 taken.extend(batch.tokens.tolist() for batch in loader if batch.epoch == 0)
-            except LoaderInUseError:
-                pass
 
     with ParquetLoader(folder, **OPTIONS) as loader:
         threads = [threading.Thread(target=consume) for _ in range(4)]
