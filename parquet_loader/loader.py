@@ -91,7 +91,8 @@ class ParquetLoader:
     ) -> None:
         self._closed = False
         self._engine: Engine | None = None
-        self._pid, self._in_use = os.getpid(), threading.Lock()
+        self._pid = os.getpid()
+        self._taker: dict[str, int] = {}  # the thread that is taking a batch
         self._seq_len = _integer("seq_len", seq_len, 1, _MOST)
         self._overlap = _integer("overlap", overlap, 0, 1)
         lanes = _integer("lanes", lanes, 1, _MOST)
@@ -183,13 +184,15 @@ class ParquetLoader:
     def _next(self) -> Batch:
         self._check_open()
         if self._pid != os.getpid():  # another thread of the parent may have been in there when this process was forked
-            self._pid, self._in_use = os.getpid(), threading.Lock()
-        if not self._in_use.acquire(blocking=False):
+            self._pid, self._taker = os.getpid(), {}
+        # Atomic as a lock is, but an interrupt that falls between here and the next line locks nobody out.
+        me = threading.get_ident()
+        if self._taker.setdefault("thread", me) != me:
             raise LoaderInUseError("another thread is taking a batch of this loader; give each thread its own loader")
         try:
             return self._take()
         finally:
-            self._in_use.release()
+            self._taker.pop("thread", None)
 
     def _take(self) -> Batch:
         engine = self._engine
@@ -315,13 +318,8 @@ class ParquetLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the threads and the lock: a copy goes on by itself from the same position."""
-        state = self.__dict__ | {"_engine": None, "_counters": Counters()}
-        del state["_in_use"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _in_use=threading.Lock())
+        """All but the threads: a copy goes on by itself from the same position."""
+        return self.__dict__ | {"_engine": None, "_counters": Counters(), "_taker": {}}
 
     def __repr__(self) -> str:
         return (

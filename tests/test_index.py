@@ -540,7 +540,8 @@ def test_files_without_the_column_are_listed_beside_those_that_have_it(folder: P
     write_columns(folder / "x.parquet", {"text": ["a"]})
     write_columns(folder / "y.parquet", {"other": [[1]]})
     with pytest.raises(
-        ConfigError, match=r"x\.parquet has no column 'tokens'.*So do 1 more: y\.parquet.*other 4 files .* have it"
+        ConfigError,
+        match=r"x\.parquet has no column 'tokens'.*the same with 1 more: y\.parquet.*other 4 files .* have it",
     ):
         build_index(folder, column="tokens")
 
@@ -569,7 +570,7 @@ def test_the_column_that_all_files_have_is_meant(tmp_path: Path) -> None:
 
 def test_a_column_that_no_file_has_is_told_after_a_few_footers(tmp_path: Path) -> None:
     storage = CountingStorage(open_storage(write_files(tmp_path / "set", 300)))
-    with pytest.raises(ConfigError, match=r"00000\.parquet has no column 'nope'.*So do 9 more"):
+    with pytest.raises(ConfigError, match=r"00000\.parquet has no column 'nope'.*the same with 9 more"):
         index_storage(storage, column="nope", cache_dir=tmp_path / "cache", threads=2)
     assert len(storage.reads) < 250
 

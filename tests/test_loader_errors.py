@@ -43,8 +43,8 @@ def refused(folder: object, error: type[Exception] = ConfigError, **options: obj
 # ── arguments ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BOUNDS = {
-    "seq_len": (0, "at least 1"),
-    "lanes": (0, "at least 1"),
+    "seq_len": (0, "in [1, 2147483646]"),
+    "lanes": (0, "in [1, 2147483646]"),
     "window": (0, "at least 1"),
     "threads": (0, "at least 1"),
     "budget_bytes": (0, "at least 1"),
