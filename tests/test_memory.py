@@ -260,11 +260,11 @@ def test_rounds_of_loaders_leak_neither_threads_nor_files_nor_memory(small: Path
     before = resources()
     tracemalloc.start()
     try:
-        list(rounds(5))
+        list(rounds(100))  # NumPy keeps some small blocks for later, up to a number that is reached by then
         traced = tracemalloc.get_traced_memory()[0]
-        list(rounds(30))
+        list(rounds(100))
         grown = tracemalloc.get_traced_memory()[0] - traced
     finally:
         tracemalloc.stop()
     assert resources() == before
-    assert grown < 30 * 1000
+    assert grown < 100 * 150
