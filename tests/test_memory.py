@@ -261,8 +261,10 @@ def test_rounds_of_loaders_leak_neither_threads_nor_files_nor_memory(small: Path
     tracemalloc.start()
     try:
         list(rounds(100))  # NumPy keeps some small blocks for later, up to a number that is reached by then
+        gc.collect()
         traced = tracemalloc.get_traced_memory()[0]
         list(rounds(100))
+        gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - traced
     finally:
         tracemalloc.stop()
