@@ -189,11 +189,10 @@ def cast_tokens(block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chun
         DataError: an id is out of range; nothing is ever wrapped.
     """
     tokens = block.tokens
-    if len(tokens):
-        # A negative id read as unsigned is larger than any bound, so one pass finds both kinds of wrong.
-        largest = int(tokens.view(f"u{tokens.itemsize}").max())
-        if largest >= bound:
-            raise _out_of_range(block, bound, chunk)
+    try:
+        pages.Wanted(dtype=dtype, bound=bound).check(tokens)
+    except pages.OutOfRange:
+        raise _out_of_range(block, bound, chunk) from None
     return TokenBlock(tokens if tokens.dtype == dtype else tokens.astype(dtype), block.offsets)
 
 
