@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .chunk import IntArray, TokenArray
-from .pack import Span, document_starts
+from .pack import Taken, document_starts
 
 __all__ = ["Batch"]
 
@@ -29,7 +29,7 @@ class Batch:
     state: dict[str, Any]
     epoch: int
     weight: float
-    spans: Sequence[Span] = field(repr=False)
+    taken: Sequence[Taken] = field(repr=False)
 
     def document_starts(self) -> tuple[IntArray, IntArray]:
         """Where documents begin, from the documents themselves and not from EOS ids. Computed when called.
@@ -39,4 +39,4 @@ class Batch:
             begin at ``columns[row_splits[i]:row_splits[i + 1]]``, rising. Column 0 is listed only where a document
             really begins there; else the row goes on with the document that its lane's row before ended in.
         """
-        return document_starts(self.spans, len(self.tokens))
+        return document_starts(self.taken, len(self.tokens))

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from .errors import DataError
 
-__all__ = ["CODECS", "ColumnChunk", "ColumnLayout", "IntArray", "TokenArray", "TokenBlock"]
+__all__ = ["CODECS", "ColumnChunk", "ColumnLayout", "IntArray", "TokenArray", "TokenBlock", "pooled"]
 
 IntArray = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[np.integer]
@@ -99,3 +100,11 @@ class TokenBlock:
     def nbytes(self) -> int:
         """Bytes held."""
         return self.tokens.nbytes + self.offsets.nbytes
+
+
+def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
+    """Memory of pyarrow's pool, shape ``(count,)``, of any content. The pool gives a freed block to the next that asks;
+    from the system it would be fresh pages every time, which take longer to get than to fill.
+    """
+    dtype = np.dtype(dtype)
+    return np.frombuffer(pa.allocate_buffer(count * dtype.itemsize), dtype)

@@ -19,6 +19,7 @@ import msgpack
 __all__ = ["DamagedContainerError", "OtherVersionError", "open_container", "seal_container", "write_atomically"]
 
 _MAGIC = "parquet_loader"
+_HEAD_BYTES = 1 << 10  # more than all fields before the payload take
 
 
 class DamagedContainerError(ValueError):
@@ -29,8 +30,10 @@ class OtherVersionError(ValueError):
     """A whole container of a version that this release does not read."""
 
 
-def _digest(kind: str, version: int, body: bytes) -> bytes:
-    return hashlib.sha256(f"{_MAGIC}\0{kind}\0{version}\0".encode() + body).digest()
+def _digest(kind: str, version: int, body: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(f"{_MAGIC}\0{kind}\0{version}\0".encode())
+    digest.update(body)
+    return digest.digest()
 
 
 def seal_container(kind: str, version: int, payload: Any) -> bytes:
@@ -47,21 +50,34 @@ def open_container(data: bytes, kind: str, version: int) -> Any:
         OtherVersionError: one of another version.
     """
     try:
-        fields = msgpack.unpackb(data, max_bin_len=len(data))
+        magic, found_kind, found_version, digest, body = _fields(data)
     except Exception as error:  # msgpack raises ValueError, its own types and, on deep nesting, more
         raise DamagedContainerError(f"{len(data):,} bytes that are not whole msgpack") from error
-    if not (isinstance(fields, list) and len(fields) == 5 and fields[0] == _MAGIC):
+    if magic != _MAGIC or not isinstance(found_version, int):
         raise DamagedContainerError(f"{len(data):,} bytes that this library did not write")
-    _, found_kind, found_version, digest, body = fields
     if found_kind != kind:
         raise DamagedContainerError(f"holds {found_kind!r} where {kind!r} is wanted")
-    if not (isinstance(found_version, int) and isinstance(body, bytes)):
-        raise DamagedContainerError(f"{len(data):,} bytes that this library did not write")
     if _digest(kind, found_version, body) != digest:
         raise DamagedContainerError("the checksum does not fit: some of its bytes were changed")
     if found_version != version:
         raise OtherVersionError(f"has format version {found_version}, and this release reads version {version}")
     return msgpack.unpackb(body, strict_map_key=False, max_bin_len=len(body))
+
+
+def _fields(data: bytes) -> tuple[Any, Any, Any, Any, memoryview]:
+    """The fields of a container. The payload, which may take most of the memory there is, is not copied."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data[:_HEAD_BYTES])
+    if unpacker.read_array_header() != 5:
+        raise ValueError("not five fields")
+    magic, kind, version, digest = (unpacker.unpack() for _ in range(4))
+    at = unpacker.tell()
+    length_bytes = {0xC4: 1, 0xC5: 2, 0xC6: 4}[data[at]]
+    begin = at + 1 + length_bytes
+    body = memoryview(data)[begin:]
+    if len(body) != int.from_bytes(data[at + 1 : begin], "big"):
+        raise ValueError("cut short, or longer than it says")
+    return magic, kind, version, digest, body
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -25,10 +25,10 @@ from .decode import append_eos, decode_chunk, decode_cost
 from .errors import LoaderClosedError
 from .index import DatasetIndex
 from .order import Order, Window
-from .pack import Packer, Span, WindowSlices, lane_runs
+from .pack import Packer, Taken, WindowSlices
 from .pages import kept_bytes
 from .prefetch import Budget, Prefetcher, Task
-from .slices import PART_TOKENS, LaneSlices, Part, cut_part, plan_parts
+from .slices import PART_TOKENS, Part, Places, Slices, cut_part, plan_parts, slice_places
 from .storage import Storage
 
 __all__ = ["Engine", "EngineConfig", "required_bytes"]
@@ -141,7 +141,8 @@ def group_cost(
     return GroupCost(
         fetch=max(peak - block, chunk_bytes),
         block=block + cutting,
-        slices=inside * itemsize + (documents + cuts) * _BORDER_BYTES,
+        # Where documents begin is there twice while the parts' are put together.
+        slices=inside * itemsize + (documents + cuts) * 2 * _BORDER_BYTES,
     )
 
 
@@ -159,7 +160,8 @@ def required_bytes(config: EngineConfig, window: int) -> int:
     ascending, most_rows, most_tokens = (np.sort(x) for x in (order.group_tokens, index.rows, index.tokens))
     window_tokens, window_rows = int(ascending[-window:].sum()), int(most_rows[-window:].sum())
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
-    slices = share * config.held_dtype.itemsize + (min(window_rows, share) + window + 2 * lanes + 2) * _BORDER_BYTES
+    documents = min(window_rows, share) + window + 2 * lanes + 2
+    slices = share * config.held_dtype.itemsize + documents * 2 * _BORDER_BYTES
     part = min(share, max(PART_TOKENS, window_tokens // order.lanes + 1))
 
     def held(chunk_bytes: int, rows: int, tokens: int) -> GroupCost:
@@ -224,6 +226,7 @@ class WindowPlan:
     Attributes:
         window: the window.
         starts: where the lanes' slices begin in it, shape ``(lanes + 1,)``.
+        places: where they lie in the lanes' streams.
         parts: how lanes are cut together.
         costs: of each row group that is needed, by its place in the window.
         tasks: all of `costs`, each once.
@@ -231,6 +234,7 @@ class WindowPlan:
 
     window: Window
     starts: IntArray
+    places: Places
     parts: tuple[Part, ...]
     costs: Mapping[int, GroupCost]
     tasks: tuple[TaskPlan, ...]
@@ -273,6 +277,7 @@ def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
     return WindowPlan(
         window=window,
         starts=starts,
+        places=slice_places(window, starts, config.order.lanes, config.first, config.last),
         parts=tuple(parts),
         costs=costs,
         tasks=tuple(_plan_task(index, window, costs, places) for places in together),
@@ -323,7 +328,7 @@ class _WindowJob:
         """What stays held until the window is used up."""
         return sum(cost.slices for cost in self.plan.costs.values())
 
-    def run(self, task: TaskPlan) -> tuple[_WindowJob, list[LaneSlices]]:
+    def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every part that is whole with them."""
         for read in task.reads:
             self._decode(read)
@@ -367,12 +372,12 @@ class _WindowJob:
                     whole.append(part)
         return whole
 
-    def _cut(self, part: Part) -> LaneSlices:
+    def _cut(self, part: Part) -> Slices:
         plan, first = self.plan, self._config.first
         with self._lock:
             blocks = {place: self._blocks[place] for place in part.groups if place in self._blocks}
         starts = plan.starts[part.first_lane - first : part.last_lane - first + 1]
-        slices = cut_part(part, starts, plan.window, self._config.order, blocks)
+        slices = cut_part(part, starts, plan.window, self._config.order, blocks, places=plan.places, first_lane=first)
         places = list(blocks)
         blocks.clear()
         released = 0
@@ -391,7 +396,7 @@ class _WindowStream:
 
     def __init__(self, config: EngineConfig, position: int, budget: Budget, counters: Counters) -> None:
         self._config = config
-        self._parts: list[LaneSlices] = []
+        self._parts: list[Slices] = []
         self._prefetcher = Prefetcher(
             _tasks(config, position, budget, counters),
             budget,
@@ -408,14 +413,9 @@ class _WindowStream:
         job, self._parts = self._prefetcher.take()
         for _ in range(len(job.plan.tasks) - 1):
             self._parts += self._prefetcher.take()[1]
-        self._parts.sort(key=lambda part: part.first_lane)
+        self._parts.sort(key=lambda part: part.first)
         parts, self._parts = self._parts, []
-        config, window, lanes = self._config, job.plan.window, self._config.order.lanes
-        return WindowSlices(
-            runs=lane_runs(parts, window, lanes, config.first, config.last),
-            ends=window.lane_begins(lanes, config.first, config.last) + np.diff(job.plan.starts),
-            held_bytes=job.slices_bytes,
-        )
+        return WindowSlices.of(parts, job.plan.places, job.slices_bytes)
 
     def halt(self) -> None:
         self._prefetcher.halt()
@@ -452,7 +452,7 @@ class Engine:
             config.last - config.first, config.dtype, self._windows.next, self.budget.release
         )
 
-    def rows(self, positions: IntArray, seq_len: int, overlap: int) -> tuple[TokenArray, list[Span]]:
+    def rows(self, positions: IntArray, seq_len: int, overlap: int) -> tuple[TokenArray, list[Taken]]:
         """See `Packer.rows`."""
         if self._packer is None:
             raise LoaderClosedError("closed while a batch was waited for")
@@ -472,7 +472,7 @@ class Engine:
 
 def _tasks(
     config: EngineConfig, position: int, budget: Budget, counters: Counters
-) -> Iterator[Task[tuple[_WindowJob, list[LaneSlices]]]]:
+) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
     """The tasks of the windows from a position on, without end. A function, so that it keeps no engine alive."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):

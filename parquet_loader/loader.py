@@ -203,13 +203,13 @@ class ParquetLoader:
             self._engine = engine = Engine(self._config, self._position, self._counters)
         positions = np.full(self._config.last - self._config.first, self._position, np.int64)
         try:
-            tokens, spans = engine.rows(positions, self._seq_len, self._overlap)
+            tokens, taken = engine.rows(positions, self._seq_len, self._overlap)
             batch = Batch(
                 tokens=tokens,
                 state=self._run.state(self._position + self._seq_len),
                 epoch=self.epoch,
                 weight=self._weight,
-                spans=spans,
+                taken=taken,
             )
             self._position += self._seq_len
         except BaseException:

@@ -6,50 +6,21 @@ A lane's slices, window after window, are one endless stream of tokens. Row k of
     lane 0    │ window 0 ........ │ window 1 .... │ window 2 ........ │
     rows      │ 0    │ 1    │ 2    │ 3    │ 4    │ 5    │ ...
 
-The slices of neighbouring lanes that begin and end at the same position lie one after another in memory, so they are a
-matrix: (lanes, tokens), column j the token at position ``begin + j`` of each lane's stream. A batch copies a few such
-rectangles, whatever the number of lanes.
+The slices of neighbouring lanes of one length lie one after another, so they are a rectangle of a row for each lane,
+and a batch is a few pieces of rectangles put together, whatever the number of lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from .chunk import IntArray, TokenArray
-from .order import Window
-from .slices import LaneSlices
+from .slices import Places, Slices, equal_stretches
 
-__all__ = ["LaneRun", "Packer", "Span", "WindowSlices", "document_starts", "lane_runs"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneRun:
-    """Neighbouring lanes whose slices of one window begin and end at the same position.
-
-    Attributes:
-        first: the first lane, counted from the first of the packer's lanes.
-        begin: the stream position of column 0.
-        matrix: the slices, shape ``(lanes, length)``, C-contiguous.
-        documents: where documents begin in ``matrix.ravel()``, rising.
-    """
-
-    first: int
-    begin: int
-    matrix: TokenArray
-    documents: IntArray
-
-    @property
-    def last(self) -> int:
-        """One past the last lane."""
-        return self.first + len(self.matrix)
-
-    @property
-    def end(self) -> int:
-        """The stream position after the last column."""
-        return self.begin + int(self.matrix.shape[1])
+__all__ = ["Packer", "Taken", "WindowSlices", "document_starts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,68 +28,54 @@ class WindowSlices:
     """A window's slices for all of the packer's lanes.
 
     Attributes:
-        runs: covering every lane once, rising.
-        ends: the stream position after each lane's slice, shape ``(lanes,)``.
+        rectangles: of lanes ``[first, last)`` the position of their first tokens, and their tokens, shape
+            ``(lanes, length)``; lanes rise, and one that gets nothing is in no rectangle.
+        common: the positions ``[common[0], common[1])`` of every lane are in its slice.
+        places: where the slices lie in the lanes' streams.
+        documents: where documents begin in the matrix that `places` draws, rising.
         held_bytes: what is to be given back to the budget once the slices are used up.
     """
 
-    runs: tuple[LaneRun, ...]
-    ends: IntArray
+    rectangles: list[tuple[int, int, int, TokenArray]]
+    common: tuple[int, int]
+    places: Places
+    documents: IntArray
     held_bytes: int
 
+    @classmethod
+    def of(cls, parts: Sequence[Slices], places: Places, held_bytes: int) -> WindowSlices:
+        """Of all of a window's parts, in the order of their lanes."""
+        return cls(
+            rectangles=[rectangle for part in parts for rectangle in part.rectangles],
+            common=(int(places.begins.max()), int(places.ends.min())),
+            places=places,
+            documents=np.concatenate([part.documents for part in parts]),
+            held_bytes=held_bytes,
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Span:
-    """A rectangle of a batch and the document starts of the run it came from, without the run's tokens: a batch that
-    is kept keeps no window alive.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """What rows took from a window: enough to tell where documents begin, without a token of it. A batch that is kept
+    keeps no window alive.
 
     Attributes:
-        first: the first row.
-        rows: rows.
-        column: the first column.
-        length: columns.
-        documents: where documents begin in the run, counted in tokens, rising.
-        width: columns of the run.
-        run_row: the first row in the run.
-        run_column: the first column in the run.
+        places: of the window's slices.
+        documents: where documents begin in the window's matrix, rising.
+        positions: the stream positions of the rows' first columns, shape ``(rows,)``.
+        columns: the columns ``[columns[0], columns[1])`` may come from the window; those do that lie in its slices.
     """
 
-    first: int
-    rows: int
-    column: int
-    length: int
+    places: Places
     documents: IntArray
-    width: int
-    run_row: int
-    run_column: int
+    positions: IntArray
+    columns: tuple[int, int]
 
-
-def lane_runs(parts: Sequence[LaneSlices], window: Window, lanes: int, first: int, last: int) -> tuple[LaneRun, ...]:
-    """The slices of one window for lanes ``[first, last)``, which `parts` hold in order, as runs.
-
-    Lanes that receive nothing are in no run.
-    """
-    begins = window.lane_begins(lanes, first, last)
-    runs = []
-    for part in parts:
-        lengths = np.diff(part.starts)
-        begin = begins[part.first_lane - first : part.first_lane - first + len(lengths)]
-        changes = np.flatnonzero((lengths[1:] != lengths[:-1]) | (begin[1:] != begin[:-1])) + 1
-        for low, high in zip([0, *changes.tolist()], [*changes.tolist(), len(lengths)], strict=True):
-            length = int(lengths[low])
-            if not length:
-                continue
-            start, stop = int(part.starts[low]), int(part.starts[high])
-            inside = part.documents[np.searchsorted(part.documents, start) : np.searchsorted(part.documents, stop)]
-            runs.append(
-                LaneRun(
-                    first=part.first_lane - first + low,
-                    begin=int(begin[low]),
-                    matrix=part.tokens[start:stop].reshape(high - low, length),
-                    documents=inside - start if start else inside,
-                )
-            )
-    return tuple(runs)
+    def moved(self, tokens: int) -> Taken:
+        """What rows that begin so many tokens later have of it."""
+        first, last = self.columns
+        columns = max(0, first - tokens), max(0, last - tokens)
+        return Taken(self.places, self.documents, self.positions + tokens, columns)
 
 
 class Packer:
@@ -145,109 +102,104 @@ class Packer:
         self._release = release
         self._window: WindowSlices | None = None
         # The last columns of the rows before, which overlapping rows begin with: their window may be gone by then.
-        self._tail: tuple[IntArray, TokenArray, list[Span]] | None = None
+        self._tail: tuple[TokenArray, list[Taken]] | None = None
 
-    def rows(self, positions: IntArray, seq_len: int, overlap: int = 0) -> tuple[TokenArray, list[Span]]:
-        """The rows at ``positions``, which never go back, and the spans they consist of.
+    def rows(self, positions: IntArray, seq_len: int, overlap: int = 0) -> tuple[TokenArray, list[Taken]]:
+        """The rows at ``positions``, which never go back, and what they consist of.
 
         Args:
-            positions: each lane's position in its stream, shape ``(lanes,)``.
+            positions: each lane's position in its stream, shape ``(lanes,)``; not to be changed afterwards.
             seq_len: tokens that the lanes advance by.
             overlap: tokens that rows hold beyond that, and the next rows begin with.
 
         Returns:
-            A fresh C-contiguous array of shape ``(lanes, seq_len + overlap)``, and its spans.
+            A fresh C-contiguous array of shape ``(lanes, seq_len + overlap)``, and what it was taken from.
         """
         length = seq_len + overlap
         out = np.empty((self._lanes, length), self._dtype)
-        spans: list[Span] = []
+        taken: list[Taken] = []
         filled = 0
         if self._tail is not None:
-            at, columns, tail_spans = self._tail
-            if np.array_equal(at, positions):
+            columns, tail_taken = self._tail
+            if np.array_equal(tail_taken[0].positions, positions):
                 filled = columns.shape[1]
                 out[:, :filled] = columns
-                spans += tail_spans
+                taken += tail_taken
+        cells = filled * self._lanes
         stops = positions + length
         while True:
             if self._window is None:
                 self._window = self._next_window()
-            spans += copy_runs(out, positions, filled, self._window.runs)
-            done = bool((self._window.ends >= stops).all())
-            if (self._window.ends <= stops).all():
-                held, self._window = self._window.held_bytes, None
+            window = self._window
+            cells += copy_rows(out, positions, filled, window)
+            taken.append(Taken(window.places, window.documents, positions, (filled, length)))
+            done = bool((window.places.ends >= stops).all())
+            if (window.places.ends <= stops).all():
+                held, self._window = window.held_bytes, None
+                del window  # what is given back must not be held here while the next one is waited for
                 self._release(held)
             if done:
                 break
-        # No cell of a batch is ever left to chance: the tail's columns and the spans are all of it.
-        filled_by_tail = filled * self._lanes
-        assert filled_by_tail + sum(s.rows * s.length for s in spans if s.column >= filled) == out.size
+        assert cells == out.size  # no cell of a batch is ever left to chance
         if overlap:
-            kept = [cut for span in spans if (cut := _columns_from(span, seq_len)) is not None]
-            self._tail = (positions + seq_len, out[:, seq_len:].copy(), kept)
-        return out, spans
-
-
-def copy_runs(out: TokenArray, positions: IntArray, filled: int, runs: Sequence[LaneRun]) -> list[Span]:
-    """Copy to ``out``, whose row i begins at ``positions[i]``, what ``runs`` hold of its columns from ``filled`` on."""
-    length = out.shape[1]
-    spans = []
-    uniform = bool((positions == positions[0]).all())
-    for run in runs:
-        # Lanes of a run that are at the same position are one rectangle; today that is all of them.
-        steps = [(run.first, run.last)] if uniform else [(lane, lane + 1) for lane in range(run.first, run.last)]
-        for first, last in steps:
-            position = int(positions[first])
-            low = max(position + filled, run.begin)
-            high = min(position + length, run.end)
-            if low >= high:
-                continue
-            rows = slice(first - run.first, last - run.first)
-            out[first:last, low - position : high - position] = run.matrix[rows, low - run.begin : high - run.begin]
-            spans.append(
-                Span(
-                    first=first,
-                    rows=last - first,
-                    column=low - position,
-                    length=high - low,
-                    documents=run.documents,
-                    width=run.matrix.shape[1],
-                    run_row=first - run.first,
-                    run_column=low - run.begin,
-                )
+            self._tail = (
+                out[:, seq_len:].copy(),
+                [moved for piece in taken if (moved := piece.moved(seq_len)).columns[1] > moved.columns[0]],
             )
-    return spans
+        return out, taken
 
 
-def _columns_from(span: Span, column: int) -> Span | None:
-    """The part of a span at ``column`` and after it, moved to begin at column 0."""
-    skipped = max(0, column - span.column)
-    if skipped >= span.length:
-        return None
-    return replace(
-        span,
-        column=span.column + skipped - column,
-        length=span.length - skipped,
-        run_column=span.run_column + skipped,
-    )
+def copy_rows(out: TokenArray, positions: IntArray, filled: int, window: WindowSlices) -> int:
+    """Copy to ``out``, whose row i begins at ``positions[i]``, what a window has of its columns from ``filled`` on.
+
+    Returns:
+        How many cells were filled.
+    """
+    position, length = int(positions[0]), int(out.shape[1])
+    low, high = position + filled, position + length
+    uniform = bool((positions == position).all())
+    if uniform and window.common[0] <= low < high <= window.common[1]:
+        # Nearly every batch is of this kind, and a window may have hundreds of rectangles: one call for all of them.
+        pieces = [tokens[:, low - begin : high - begin] for _, _, begin, tokens in window.rectangles]
+        np.concatenate(pieces, out=out[:, filled:], casting="same_kind")
+        return len(positions) * (high - low)
+    places = window.places
+    lows = np.maximum(positions + filled, places.begins)
+    highs = np.minimum(positions + length, places.ends)
+    cells = 0
+    for first, last, begin, tokens in window.rectangles:
+        # Lanes that take the same columns are one piece; today that is all of a rectangle.
+        rows = slice(first, last)
+        for top, bottom in equal_stretches(positions[rows], lows[rows], highs[rows]):
+            lane = first + top
+            position, low, high = int(positions[lane]), int(lows[lane]), int(highs[lane])
+            if low < high:
+                columns = tokens[top:bottom, low - begin : high - begin]
+                out[lane : first + bottom, low - position : high - position] = columns
+                cells += (bottom - top) * (high - low)
+    return cells
 
 
-def document_starts(spans: Sequence[Span], rows: int) -> tuple[IntArray, IntArray]:
-    """Where documents and fragments begin in the rows that consist of `spans`.
+def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArray]:
+    """Where documents and fragments begin in the rows that consist of `taken`.
 
     Returns:
         ``(row_splits, columns)``, int64: row i has document starts at ``columns[row_splits[i]:row_splits[i + 1]]``,
         rising. Column 0 is among them only where a document really begins there.
     """
     row_parts, column_parts = [], []
-    for span in spans:
-        row_begin = (span.run_row + np.arange(span.rows, dtype=np.int64)) * span.width + span.run_column
-        low = np.searchsorted(span.documents, row_begin)
-        counts = np.searchsorted(span.documents, row_begin + span.length) - low
-        row = np.repeat(np.arange(span.rows), counts)
-        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
-        row_parts.append(row + span.first)
-        column_parts.append(span.documents[place] - row_begin[row] + span.column)
+    for piece in taken:
+        places, positions = piece.places, piece.positions
+        low = np.maximum(positions + piece.columns[0], places.begins)
+        high = np.maximum(np.minimum(positions + piece.columns[1], places.ends), low)
+        # In tokens of the matrix, as its documents are.
+        origins = np.arange(rows) * places.width - places.origin
+        begins = piece.documents.searchsorted(origins + low)
+        counts = piece.documents.searchsorted(origins + high) - begins
+        row = np.arange(rows).repeat(counts)
+        place = np.arange(len(row)) + (begins - np.cumsum(counts) + counts).repeat(counts)
+        row_parts.append(row)
+        column_parts.append(piece.documents[place] - (origins + positions)[row])
     all_rows = np.concatenate(row_parts) if row_parts else np.empty(0, np.int64)
     all_columns = np.concatenate(column_parts) if column_parts else np.empty(0, np.int64)
     order = np.lexsort((all_columns, all_rows))

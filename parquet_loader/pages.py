@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,8 +56,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import framing, thrift
-from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock
+from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock, pooled
 from .errors import DataError
+
+try:
+    from isal.isal_zlib import crc32  # ten times as fast
+except ImportError:
+    from zlib import crc32
 
 __all__ = [
     "NotSupported",
@@ -345,7 +349,7 @@ def open_page(raw: memoryview, page: Page, chunk: ColumnChunk) -> Body:
 
 def _stored(raw: memoryview, page: Page, chunk: ColumnChunk) -> memoryview:
     stored = raw[page.start : page.end]
-    if page.checksum is not None and zlib.crc32(stored) != page.checksum:
+    if page.checksum is not None and crc32(stored) != page.checksum:
         raise page.error("does not match its checksum: the bytes changed since they were written", chunk)
     return stored
 
@@ -436,15 +440,15 @@ def unusual_levels(
     *begins, size = itertools.accumulate(map(len, sections), initial=0)
     # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
     data = np.frombuffer(b"".join([*sections, bytes(MAX_VARINT + 1)]), np.uint8)
-    heads, end = _run_heads(data, size, width)
     if not all(map(len, sections)):
         raise _damaged_levels(chunk, "a page has none")
-    first_runs = np.searchsorted(heads, begins)
-    if end != size or heads.take(first_runs, mode="clip").tolist() != begins:
+    runs = _chained(data, size, width, _likely_heads(data, size, begins, width, usual))
+    if runs is None:
+        runs = _chained(data, size, width, _run_heads(data, size, width))
+    first_runs = _NO_SLOTS if runs is None else runs.heads.searchsorted(begins)
+    if runs is None or runs.heads.take(first_runs, mode="clip").tolist() != begins:
         raise _damaged_levels(chunk, "a run goes beyond its page")
-
-    headers, payloads = _varints(data, heads)
-    payloads += heads
+    heads, headers, payloads = runs.heads, runs.headers, runs.payloads
     is_literal = headers & 1
     lengths = headers >> 1 << 3 * is_literal
     ends = lengths.cumsum()
@@ -516,8 +520,48 @@ def _counted(lengths: IntArray) -> IntArray:
     return numbers
 
 
-def _run_heads(data: ByteArray, size: int, width: int) -> tuple[IntArray, int]:
-    """The places of all runs' headers in ``data[:size]``, and where the last run ends: beyond ``size`` if damaged."""
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The places of runs' headers, the headers, and the places of what follows them; all of shape ``(runs,)``."""
+
+    heads: IntArray
+    headers: IntArray
+    payloads: IntArray
+
+
+def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> _Runs | None:
+    """The runs at ``heads``, if each ends where the next begins, from 0 to ``size``; else they are not the runs."""
+    headers, payloads = _varints(data, heads)
+    payloads += heads
+    is_literal = headers & 1
+    ends = payloads + is_literal * ((headers >> 1) * width - 1) + 1
+    if heads[0] or ends[-1] != size or not (ends[:-1] == heads[1:]).all():
+        return None
+    return _Runs(heads, headers, payloads)
+
+
+def _likely_heads(data: ByteArray, size: int, begins: Sequence[int], width: int, usual: int) -> IntArray:
+    """Where runs begin if writers alternate between runs of the usual level and literals, as they nearly always do.
+
+    A guess, to be verified: whatever byte of the usual level stands before one that may be a literal's header is taken
+    for the end of a run.
+    """
+    is_head = np.zeros(size + 256 * width, bool)
+    literal = data[1:size] & 1
+    literal &= data[: size - 1] == usual
+    literal &= data[1:size] > 1
+    is_head[1:size] = literal
+    is_head[begins] = True
+    heads = is_head[:size].nonzero()[0]
+    first = data[heads]
+    after = heads + first.astype(np.int64) // 2 * width
+    after += 1
+    is_head[after[first & 1 == 1]] = True
+    return is_head[:size].nonzero()[0]
+
+
+def _run_heads(data: ByteArray, size: int, width: int) -> IntArray:
+    """The places of all runs' headers in ``data[:size]``, whatever the runs are."""
     position = 0
     pieces = [_NO_SLOTS]
     while position < size:
@@ -541,7 +585,7 @@ def _run_heads(data: ByteArray, size: int, width: int) -> tuple[IntArray, int]:
         heads = is_head[:window].nonzero()[0]
         pieces.append(heads + position)
         position += int(jumps[heads[-1]])
-    return np.concatenate(pieces), position
+    return np.concatenate(pieces)
 
 
 def _jumps(data: ByteArray, window: int, width: int) -> IntArray:
@@ -615,9 +659,8 @@ class PlainValues:
     def __init__(self, chunk: ColumnChunk, wanted: Wanted) -> None:
         self.chunk = chunk
         self.wanted = wanted
-        self.memory: TokenArray = np.empty(
-            min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots, wanted.dtype
-        )
+        capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
+        self.memory: TokenArray = pooled(capacity, wanted.dtype)
         self.count = 0
         self.page: TokenArray = self.memory[:0]  # a page as it is stored, where that is not as wanted
 
@@ -687,15 +730,16 @@ class EncodedValues:
         self.wanted_entries: TokenArray | None = None
         self.data_offset = 0
         self.parts: list[tuple[str, int]] = []  # (how its values are to be had, how many they are) of each page
-        bodies = sum(page.unpacked_bytes for page in pages) + (dictionary.unpacked_bytes if dictionary else 0)
+        self.bodies_bytes = sum(page.unpacked_bytes for page in pages)
+        self.pages = len(pages)
         self.indices = _scratch.take(chunk.slots)
-        self.split = np.empty(chunk.slots, np.uint16)  # memory that is never written to is never taken
-        self.file = _Joined(bodies + (len(pages) + 1) * framing.PAGE_HEADER_BYTES + framing.FOOTER_BYTES)
+        self.split: TokenArray = self.indices[:0]
+        self.file = _Joined(0)
         if dictionary is not None:
             stored = _stored(raw, dictionary, chunk)
             entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
             entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
-            self.entries = np.frombuffer(bytes(entries), chunk.layout.dtype)
+            self.entries = np.frombuffer(entries, chunk.layout.dtype)
             wanted.check(self.entries)
             self.wanted_entries = self.entries.astype(wanted.dtype, copy=False)
 
@@ -718,6 +762,8 @@ class EncodedValues:
         elif page.encoding == BYTE_STREAM_SPLIT and self.wanted.dtype == np.uint16:
             way = "split"
             first = self._count("split")
+            if not len(self.split):
+                self.split = pooled(self.chunk.slots, self.wanted.dtype)
             self._join_bytes(page, encoded, self.split[first : first + count])
         elif page.encoding == DELTA_BINARY_PACKED:
             _check_delta(page, encoded, self.chunk)
@@ -739,7 +785,7 @@ class EncodedValues:
             places[way] += count
         return np.concatenate(pieces)
 
-    def _join_bytes(self, page: Page, encoded: memoryview, target: npt.NDArray[np.uint16]) -> None:
+    def _join_bytes(self, page: Page, encoded: memoryview, target: TokenArray) -> None:
         """Two-byte values from a page of split ones, whose other bytes must be zeros."""
         itemsize = self.chunk.layout.dtype.itemsize
         plain = _plain_bytes(page, len(target), encoded, self.chunk)
@@ -757,6 +803,9 @@ class EncodedValues:
 
     def _host(self, page: Page, count: int, encoded: memoryview) -> None:
         if not self.file.size:
+            entries_bytes = 0 if self.entries is None else self.entries.nbytes
+            headers_bytes = (self.pages + 1) * framing.PAGE_HEADER_BYTES
+            self.file = _Joined(self.bodies_bytes + entries_bytes + headers_bytes + framing.FOOTER_BYTES)
             self.file.append(framing.MAGIC)
             if self.entries is not None:
                 size = self.entries.nbytes

@@ -26,7 +26,7 @@ from .decode import as_binary
 from .order import Order, Window
 from .pages import as_arrow
 
-__all__ = ["LaneSlices", "Part", "cut_part", "plan_parts"]
+__all__ = ["Part", "Places", "Slices", "cut_part", "equal_stretches", "plan_parts", "slice_places"]
 
 # Where row groups or slices are tiny, lanes are cut together until a part is worth its Python: a quarter megabyte.
 PART_TOKENS = 1 << 16
@@ -56,25 +56,57 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneSlices:
+class Places:
+    """Where the slices of one window lie in the lanes' streams.
+
+    Lanes have received numbers of tokens that differ by one at most, before the window and after it, so the slices of
+    all lanes are nearly a matrix, of a row for each lane:
+
+        column         0   1   2   ...                  width
+        lane 0         ·   x   x   x   x   x   x   x   x
+        lane 1         ·   x   x   x   x   x   x   x   x
+        lane 2         x   x   x   x   x   x   x   x   ·
+
+    Attributes:
+        origin: the stream position of column 0.
+        width: columns.
+        begins: the stream position that each lane's slice begins at, shape ``(lanes,)``.
+        ends: the stream position after each lane's slice, shape ``(lanes,)``.
+    """
+
+    origin: int
+    width: int
+    begins: IntArray
+    ends: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slices:
     """Shuffled slices of the neighbouring lanes of one part.
 
     Attributes:
-        first_lane: the first lane's number in the run.
-        tokens: the slices, one lane after another, shape ``(tokens,)``.
-        starts: shape ``(lanes + 1,)``: lane ``first_lane + k`` has ``tokens[starts[k]:starts[k + 1]]``.
-        documents: where the documents and fragments begin in `tokens`, rising, shape ``(documents,)``.
+        first: the first lane, counted from the window's first one.
+        rectangles: lanes whose slices are of one length and begin at one position, together: of such lanes
+            ``[first, last)`` the position, and the tokens, shape ``(lanes, length)``.
+        documents: where the documents and fragments begin in the window's matrix, lane times width plus column, rising.
     """
 
-    first_lane: int
-    tokens: TokenArray
-    starts: IntArray
+    first: int
+    rectangles: list[tuple[int, int, int, TokenArray]]
     documents: IntArray
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.tokens.nbytes + self.starts.nbytes + self.documents.nbytes
+        return self.documents.nbytes + sum(tokens.nbytes for *_, tokens in self.rectangles)
+
+
+def slice_places(window: Window, starts: IntArray, lanes: int, first: int, last: int) -> Places:
+    """The places of the slices of lanes ``[first, last)``, which begin at ``starts`` in the window."""
+    begins = window.lane_begins(lanes, first, last)
+    ends = begins + np.diff(starts)
+    origin = int(begins.min())
+    return Places(origin=origin, width=int(ends.max()) - origin, begins=begins, ends=ends)
 
 
 def plan_parts(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Part]:
@@ -113,8 +145,15 @@ def plan_parts(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Par
 
 
 def cut_part(
-    part: Part, starts: IntArray, window: Window, order: Order, blocks: Mapping[int, TokenBlock]
-) -> LaneSlices:
+    part: Part,
+    starts: IntArray,
+    window: Window,
+    order: Order,
+    blocks: Mapping[int, TokenBlock],
+    *,
+    places: Places,
+    first_lane: int,
+) -> Slices:
     """The shuffled slices of a part's lanes.
 
     Args:
@@ -123,51 +162,61 @@ def cut_part(
         window: the window.
         order: the run's order.
         blocks: the decoded row groups by their place in the window; all that the part lies in but for empty ones.
+        places: of the window's slices.
+        first_lane: the number of their first lane.
     """
-    tokens, borders = _join(part, window, blocks)
     cuts = starts - part.begin
-    borders = _with_cuts(borders, cuts)
-    lane_documents = np.searchsorted(borders, cuts)
-    if not order.shuffle:
-        copied = tokens[borders[0] : borders[-1]].copy()  # a view would keep whole row groups alive
-        return LaneSlices(first_lane=part.first_lane, tokens=copied, starts=cuts, documents=borders[:-1])
-    permutation = np.empty(len(borders) - 1, np.int64)
-    for place, (first, last) in enumerate(zip(lane_documents[:-1].tolist(), lane_documents[1:].tolist(), strict=True)):
-        permutation[first:last] = first + order.document_order(
-            last - first, epoch=window.epoch, window=window.number, lane=part.first_lane + place
-        )
-    moved = as_binary(tokens, borders).take(as_arrow(permutation))
-    _, moved_offsets, moved_tokens = moved.buffers()
-    documents = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] // tokens.itemsize
-    shuffled = np.frombuffer(moved_tokens, tokens.dtype)[: part.end - part.begin]
-    return LaneSlices(first_lane=part.first_lane, tokens=shuffled, starts=cuts, documents=documents)
+    tokens, borders = _join(part, cuts, window, blocks)
+    lane_documents = borders.searchsorted(cuts)
+    if order.shuffle:
+        permutation = np.empty(len(borders) - 1, np.int64)
+        ranges = zip(lane_documents[:-1].tolist(), lane_documents[1:].tolist(), strict=True)
+        for place, (low, high) in enumerate(ranges):
+            permutation[low:high] = low + order.document_order(
+                high - low, epoch=window.epoch, window=window.number, lane=part.first_lane + place
+            )
+        moved = as_binary(tokens, borders).take(as_arrow(permutation))
+        _, moved_offsets, moved_tokens = moved.buffers()
+        documents = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
+        tokens = np.frombuffer(moved_tokens, tokens.dtype)[: part.end - part.begin]
+    else:
+        documents = borders[:-1]
+        tokens = tokens.copy()  # a view would keep whole row groups alive
+    first, last = part.first_lane - first_lane, part.last_lane - first_lane
+    begins, lengths = places.begins[first:last], np.diff(cuts)
+    rectangles = []
+    for low, high in equal_stretches(begins, lengths):
+        if lengths[low]:
+            together = tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, int(lengths[low]))
+            rectangles.append((first + low, first + high, int(begins[low]), together))
+    origins = np.arange(first, last) * places.width + begins - places.origin - cuts[:-1]
+    return Slices(first=first, rectangles=rectangles, documents=documents + origins.repeat(np.diff(lane_documents)))
 
 
-def _join(part: Part, window: Window, blocks: Mapping[int, TokenBlock]) -> tuple[TokenArray, IntArray]:
-    """(the part's tokens, where its documents and its ends lie in them, rising without equals)."""
-    pieces, borders = [], []
+def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
+    """The longest stretches ``[low, high)`` in which each of some arrays, all of one length, has one value only."""
+    changes = np.zeros(len(arrays[0]) - 1, bool)
+    for array in arrays:
+        changes |= array[1:] != array[:-1]
+    edges = (changes.nonzero()[0] + 1).tolist()
+    return list(zip([0, *edges], [*edges, len(arrays[0])], strict=True))
+
+
+def _join(part: Part, cuts: IntArray, window: Window, blocks: Mapping[int, TokenBlock]) -> tuple[TokenArray, IntArray]:
+    """(the part's tokens, where its documents begin and its lanes are cut in them, rising without equals)."""
+    pieces, borders = [], [cuts]
     for group in part.groups:
         if group not in blocks:
             continue
         block, origin = blocks[group], int(window.offsets[group])
         low, high = max(part.begin - origin, 0), min(part.end - origin, len(block.tokens))
         pieces.append(block.tokens[low:high])
-        inside = block.offsets[
-            np.searchsorted(block.offsets, low, side="right") : np.searchsorted(block.offsets, high, side="left")
-        ]
-        borders.append(np.array([low + origin - part.begin]))
-        borders.append(inside + (origin - part.begin))
-    borders.append(np.array([part.end - part.begin]))
+        # A document that begins at the very end of what is taken is empty, or not of this part.
+        first, last = block.offsets.searchsorted((low, high)).tolist()
+        borders.append(block.offsets[first:last] + (origin - part.begin))
     joined = np.concatenate(borders)
+    joined.sort()
     distinct = joined[1:] != joined[:-1]
-    if not distinct.all():  # empty documents, and empty row groups
+    if not distinct.all():  # empty documents, empty slices, and borders where a lane is cut
         joined = joined[np.concatenate(([True], distinct))]
     return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)), joined
-
-
-def _with_cuts(borders: IntArray, cuts: IntArray) -> IntArray:
-    """``borders`` with the lane borders ``cuts`` put in where they are not there yet; both rising, one range."""
-    places = np.searchsorted(borders, cuts)
-    new = borders[places] != cuts
-    new[1:] &= cuts[1:] != cuts[:-1]  # an empty slice begins where it ends
-    return np.insert(borders, places[new], cuts[new])

@@ -113,8 +113,17 @@ def read_struct(data: memoryview, position: int) -> tuple[dict[int, Value], int]
 
 def read_varint(data: memoryview, position: int) -> tuple[int, int]:
     """The varint at ``position`` and the position after it. Raises `ThriftError` where it is cut short."""
-    reader = _Reader(data, position)
-    return reader.varint(), reader.position
+    value = shift = 0
+    try:
+        while (byte := data[position]) > 127:
+            value |= (byte & 127) << shift
+            shift += 7
+            position += 1
+            if shift == 70:
+                raise ThriftError(f"an integer of more than 10 bytes before byte {position}")
+    except IndexError:
+        raise ThriftError(f"cut short at byte {position}") from None
+    return value | byte << shift, position + 1
 
 
 class _Reader:
@@ -139,16 +148,11 @@ class _Reader:
         return bytes(self.data[self.position - length : self.position])
 
     def varint(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self.byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ThriftError(f"an integer of more than 10 bytes before byte {self.position}")
+        value, self.position = read_varint(self.data, self.position)
+        return value
 
     def integer(self) -> int:
-        value = self.varint()
+        value, self.position = read_varint(self.data, self.position)
         return (value >> 1) ^ -(value & 1)
 
     def length(self, per_item: int) -> int:

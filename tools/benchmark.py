@@ -406,7 +406,7 @@ def main() -> None:
     parser.add_argument("--unique-tokens", type=int, default=8_000_000, help="of the second set, for resumes")
     parser.add_argument("--loaders", default=",".join(LOADERS), help="which, separated by commas (all: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=float, default=4, help="of a run")
+    parser.add_argument("--epochs", type=float, default=8, help="of a run")
     parser.add_argument("--seq-len", type=int, default=2048)
     parser.add_argument("--lanes", type=int, default=64, help="rows of a batch")
     parser.add_argument("--window", type=int, default=16, help="row groups that parquet_loader shuffles together")
