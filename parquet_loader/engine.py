@@ -11,6 +11,7 @@ been copied from them. So what is held is fetched bytes, decoded blocks and shuf
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -23,13 +24,13 @@ import pyarrow as pa
 from .chunk import IntArray, TokenArray, TokenBlock
 from .decode import append_eos, decode_chunk, decode_cost
 from .errors import LoaderClosedError
+from .files import Storage
 from .index import DatasetIndex
 from .order import Order, Window
 from .pack import Packer, Taken, WindowSlices
 from .pages import kept_bytes
 from .prefetch import Budget, Prefetcher, Task
 from .slices import PART_TOKENS, Part, Places, Slices, cut_part, plan_parts, slice_places
-from .storage import Storage
 
 __all__ = ["Engine", "EngineConfig", "required_bytes"]
 
@@ -54,7 +55,8 @@ class EngineConfig:
         held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
         bound: one past the largest token id allowed; fits `held_dtype`.
         eos_id: appended to every document where it is not None.
-        threads: tasks run at once.
+        threads: row groups decoded at once.
+        requests: row groups read at once.
         budget_bytes: the most that is ever held.
     """
 
@@ -68,6 +70,7 @@ class EngineConfig:
     bound: int
     eos_id: int | None
     threads: int
+    requests: int
     budget_bytes: int
 
 
@@ -304,14 +307,31 @@ def _plan_task(index: DatasetIndex, window: Window, costs: Mapping[int, GroupCos
     return TaskPlan(tuple(places), tuple(reads), sum(costs[place].total for place in places) + gaps, gaps)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all of an engine's threads share.
+
+    Attributes:
+        budget: of bytes.
+        counters: changed under the budget's lock.
+        decoders: held while decoding and cutting: more threads wait for storage than there are cores to decode on.
+        stop: set when nothing is wanted any more.
+    """
+
+    budget: Budget
+    counters: Counters
+    decoders: contextlib.AbstractContextManager[object]
+    stop: threading.Event
+
+
 class _WindowJob:
     """One window on its way: its tasks run on any threads, and share the blocks of parts that lie in several."""
 
-    def __init__(self, config: EngineConfig, plan: WindowPlan, budget: Budget, counters: Counters) -> None:
+    def __init__(self, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
         self.plan = plan
         self._config = config
-        self._budget = budget
-        self._counters = counters
+        self._shared = shared
+        self._budget = shared.budget
         self._lock = threading.Lock()
         self._blocks: dict[int, TokenBlock] = {}
         self._parts_of: dict[int, list[Part]] = {place: [] for place in plan.costs}
@@ -331,13 +351,18 @@ class _WindowJob:
     def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every part that is whole with them."""
         for read in task.reads:
-            self._decode(read)
+            file = self._config.index.files[read.file]
+            data = self._config.storage.read(file, read.start, read.length, self._shared.stop)
+            with self._shared.decoders:
+                self._decode(read, memoryview(data))
+            del data
         self._budget.release(task.gap_bytes + sum(self.plan.costs[place].fetch for place in task.places))
-        return self, [self._cut(part) for part in self._whole_with(task.places)]
+        whole = self._whole_with(task.places)
+        with self._shared.decoders:
+            return self, [self._cut(part) for part in whole]
 
-    def _decode(self, read: Read) -> None:
-        config = self._config
-        data = memoryview(config.storage.read(config.index.files[read.file], read.start, read.length))
+    def _decode(self, read: Read, data: memoryview) -> None:
+        config, counters = self._config, self._shared.counters
         tokens = 0
         fallbacks: list[str] = []
         for place in read.places:
@@ -356,11 +381,11 @@ class _WindowJob:
             with self._lock:
                 self._blocks[place] = block
         with self._budget.lock:
-            self._counters.reads += 1
-            self._counters.bytes_read += read.length
-            self._counters.row_groups += len(read.places)
-            self._counters.tokens_decoded += tokens
-            self._counters.fallbacks += len(fallbacks)
+            counters.reads += 1
+            counters.bytes_read += read.length
+            counters.row_groups += len(read.places)
+            counters.tokens_decoded += tokens
+            counters.fallbacks += len(fallbacks)
 
     def _whole_with(self, places: tuple[int, ...]) -> list[Part]:
         """Parts that have missed nothing but these row groups. Each part is told once."""
@@ -394,16 +419,17 @@ class _WindowJob:
 class _WindowStream:
     """The windows from a position on, each when its last task has come out of the prefetcher."""
 
-    def __init__(self, config: EngineConfig, position: int, budget: Budget, counters: Counters) -> None:
+    def __init__(self, config: EngineConfig, position: int, shared: _Shared) -> None:
         self._config = config
+        self._shared = shared
         self._parts: list[Slices] = []
         self._prefetcher = Prefetcher(
-            _tasks(config, position, budget, counters),
-            budget,
-            threads=config.threads,
+            _tasks(config, position, shared),
+            shared.budget,
+            threads=max(config.threads, config.requests),
             # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
             # enough that no thread idles.
-            ahead=2 * config.order.window + 4 * config.threads,
+            ahead=2 * config.order.window + 4 * max(config.threads, config.requests),
             # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
             rest=pa.default_memory_pool().release_unused,
         )
@@ -418,6 +444,7 @@ class _WindowStream:
         return WindowSlices.of(parts, job.plan.places, job.slices_bytes)
 
     def halt(self) -> None:
+        self._shared.stop.set()
         self._prefetcher.halt()
         self._parts.clear()
 
@@ -447,7 +474,9 @@ class Engine:
         with self.budget.lock:
             self.budget.acquire(_kept_by_threads(config))
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
-        self._windows = _WindowStream(config, position, self.budget, counters)
+        spare = config.requests > config.threads
+        decoders = threading.Semaphore(config.threads) if spare else contextlib.nullcontext()
+        self._windows = _WindowStream(config, position, _Shared(self.budget, counters, decoders, threading.Event()))
         self._packer: Packer | None = Packer(
             config.last - config.first, config.dtype, self._windows.next, self.budget.release
         )
@@ -470,14 +499,12 @@ class Engine:
         self._windows.close()
 
 
-def _tasks(
-    config: EngineConfig, position: int, budget: Budget, counters: Counters
-) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
+def _tasks(config: EngineConfig, position: int, shared: _Shared) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
     """The tasks of the windows from a position on, without end. A function, so that it keeps no engine alive."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):
         plan = plan_window(config, window)
         # Where the window has no token for these lanes, there are no tasks.
-        job = _WindowJob(config, plan, budget, counters)
+        job = _WindowJob(config, plan, shared)
         for task in plan.tasks:
             yield Task(functools.partial(job.run, task), task.cost_bytes)

@@ -33,7 +33,9 @@ from .chunk import CODECS, ColumnChunk, ColumnLayout, IntArray
 from .container import DamagedContainerError, OtherVersionError, open_container, seal_container, write_atomically
 from .decode import decode_chunk
 from .errors import ConfigError, DataError, PathNotFoundError, StorageError
-from .storage import FileInfo, Source, Storage, open_storage
+from .files import FileInfo, Storage
+from .retry import RETRY_SECONDS
+from .storage import Source, open_storage
 
 __all__ = ["DatasetIndex", "build_index", "default_cache_dir", "index_storage"]
 
@@ -263,6 +265,7 @@ def build_index(
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     threads: int = 16,
+    retry_seconds: float = RETRY_SECONDS,
     progress: Progress | None = None,
 ) -> DatasetIndex:
     """Read the footers of a dataset, or of as much of it as the cache does not know.
@@ -273,6 +276,7 @@ def build_index(
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where the cache lies; None for the user's cache folder.
         threads: footers fetched at once.
+        retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (files done, files in all), from this thread.
 
     Raises:
@@ -280,9 +284,8 @@ def build_index(
         DataError: a file that is no readable Parquet.
         StorageError: a path that cannot be listed or read.
     """
-    return index_storage(
-        open_storage(source, storage_options), column=column, cache_dir=cache_dir, threads=threads, progress=progress
-    )
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    return index_storage(storage, column=column, cache_dir=cache_dir, threads=threads, progress=progress)
 
 
 def index_storage(

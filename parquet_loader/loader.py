@@ -21,11 +21,13 @@ from .engine import Counters, Engine, EngineConfig, required_bytes
 from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
 from .index import DatasetIndex, index_storage
 from .order import Order, lane_range
+from .retry import RETRY_SECONDS
 from .storage import Source, open_storage
 
 __all__ = ["ParquetLoader"]
 
 _MAX_DEFAULT_THREADS = 4
+_REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the network could carry meanwhile
 _MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 
@@ -52,7 +54,10 @@ class ParquetLoader:
         overlap: 1 makes rows of ``seq_len + 1`` tokens that still advance by ``seq_len``, so that inputs ``row[:-1]``
             and shifted labels ``row[1:]`` cost no token.
         budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices.
-        threads: that read and decode; None for as many as leave a core to the consumer, from 1 to 4.
+        threads: that decode; None for as many as leave a core to the consumer, from 1 to 4.
+        requests: column chunks read at once; None for as many as `threads` where the files are local, and for 16 over
+            a network.
+        retry_seconds: how long a request over a network is tried again once it has failed, before the error is raised.
         dtype: of the tokens that come out, any NumPy integer type; an id that does not fit is an error.
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where footers are cached; None for the user's cache folder.
@@ -84,6 +89,8 @@ class ParquetLoader:
         overlap: int = 0,
         budget_bytes: int = 2 << 30,
         threads: int | None = None,
+        requests: int | None = None,
+        retry_seconds: float = RETRY_SECONDS,
         dtype: str | np.dtype[np.integer] | type[np.integer] = "int32",
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -99,7 +106,10 @@ class ParquetLoader:
         window = _integer("window", window, 1)
         seed = _integer("seed", seed, 0, 2**64 - 1)
         threads = _default_threads() if threads is None else _integer("threads", threads, 1)
+        requests = None if requests is None else _integer("requests", requests, 1)
         budget_bytes = _integer("budget_bytes", budget_bytes, 1)
+        if not isinstance(retry_seconds, (int, float)) or isinstance(retry_seconds, bool) or not retry_seconds >= 0:
+            raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {retry_seconds!r}")
         self._world_size = world_size = _integer("world_size", world_size, 1)
         self._rank = rank = _integer("rank", rank, 0, world_size - 1)
         shuffle, uneven = _boolean("shuffle", shuffle), _boolean("uneven", uneven)
@@ -115,7 +125,9 @@ class ParquetLoader:
         if eos_id is not None:
             eos_id = _integer("eos_id", eos_id, 0, bound - 1)
 
-        storage = open_storage(source, storage_options)
+        storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+        if requests is None:
+            requests = _REMOTE_REQUESTS if storage.is_remote else threads
         if index is None:
             index = index_storage(storage, column=column, cache_dir=cache_dir)
         elif not isinstance(index, DatasetIndex):
@@ -155,6 +167,7 @@ class ParquetLoader:
             bound=min(bound, int(np.iinfo(held_dtype).max) + 1),
             eos_id=eos_id,
             threads=threads,
+            requests=requests,
             budget_bytes=budget_bytes,
         )
         _check_budget(self._config)
@@ -281,7 +294,8 @@ class ParquetLoader:
     def stats(self) -> dict[str, int]:
         """Counts since this loader was made.
 
-        ``batches`` and ``tokens`` delivered; ``position`` and ``epoch``; ``bytes_read`` in ``reads`` of storage;
+        ``batches`` and ``tokens`` delivered; ``position`` and ``epoch``; ``bytes_read`` in ``reads`` of storage, and
+        ``retries`` of requests that had failed;
         ``row_groups`` and ``tokens_decoded``, ``fallbacks`` of them row groups that only pyarrow's slower reader
         takes; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
         """
@@ -297,6 +311,7 @@ class ParquetLoader:
             "epoch": self.epoch,
             "bytes_read": self._counters.bytes_read,
             "reads": self._counters.reads,
+            "retries": self._config.storage.retries,
             "row_groups": self._counters.row_groups,
             "tokens_decoded": self._counters.tokens_decoded,
             "fallbacks": self._counters.fallbacks,

@@ -45,7 +45,6 @@ were found sound: pyarrow's own reader may then be asked.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,7 +88,7 @@ CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "bro
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
 DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
 MAX_VARINT = 5  # bytes of a run's header
-SCRATCH_BYTES = 4 << 20  # the most that a thread keeps between chunks
+SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
 MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
 
 _NO_SLOTS: IntArray = np.empty(0, np.int64)
@@ -690,26 +689,34 @@ class PlainValues:
         return tokens
 
 
-class _Scratch(threading.local):
-    """Memory for a thread's indices, kept from chunk to chunk: fresh pages would cost more than what is done there."""
+class _Scratch:
+    """Memory for indices, kept from chunk to chunk: fresh pages would cost more than what is done there.
+
+    There is as much of it as there were ever decoders at work at once.
+    """
 
     def __init__(self) -> None:
-        self.memory: npt.NDArray[np.uint16] = np.empty(0, np.uint16)
+        self._free: list[npt.NDArray[np.uint16]] = []  # append and pop are atomic
 
     def take(self, count: int) -> npt.NDArray[np.uint16]:
-        """Memory for so many indices, until the next time."""
-        if 2 * count > SCRATCH_BYTES:
-            return np.empty(count, np.uint16)
-        if len(self.memory) < count:
-            self.memory = np.empty(count, np.uint16)
-        return self.memory[:count]
+        """Memory for so many indices or more."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = np.empty(0, np.uint16)
+        return memory if len(memory) >= count else np.empty(count, np.uint16)
+
+    def give(self, memory: npt.NDArray[np.uint16]) -> None:
+        """Keep memory for the next one, unless it is too large."""
+        if memory.nbytes <= SCRATCH_BYTES:
+            self._free.append(memory)
 
 
 _scratch = _Scratch()
 
 
 def kept_bytes(most_slots: int) -> int:
-    """The most that a thread keeps between chunks, where no chunk has more slots than these."""
+    """The most that a decoder keeps between chunks, where no chunk has more slots than these."""
     return min(2 * most_slots, SCRATCH_BYTES)
 
 
@@ -822,6 +829,7 @@ class EncodedValues:
         assert self.wanted_entries is not None
         count = self._count("gathered")
         taken = pc.take(as_arrow(self.wanted_entries), as_arrow(self.indices[:count]), boundscheck=False)
+        _scratch.give(self.indices)
         return np.frombuffer(taken.buffers()[1], self.wanted.dtype, count)
 
     def _hosted(self) -> TokenArray:

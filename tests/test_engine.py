@@ -75,6 +75,7 @@ def config_of(
         bound=min(1 << 31, int(np.iinfo(dtype).max) + 1),
         eos_id=eos_id,
         threads=1,
+        requests=1,
         budget_bytes=1,
     )
 

@@ -41,6 +41,8 @@ LOADER_ARGUMENTS = {
     "overlap": 0,
     "budget_bytes": 2 << 30,
     "threads": None,
+    "requests": None,
+    "retry_seconds": 300.0,
     "dtype": "int32",
     "storage_options": None,
     "cache_dir": None,

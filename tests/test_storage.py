@@ -19,8 +19,15 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from parquet_loader.errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
-from parquet_loader.storage import FileInfo, FsspecStorage, Storage, open_storage, redact
+from parquet_loader.errors import (
+    ConfigError,
+    FileChangedError,
+    LoaderClosedError,
+    PathNotFoundError,
+    StorageError,
+)
+from parquet_loader.redact import redact
+from parquet_loader.storage import FileInfo, FsspecStorage, Storage, open_storage
 
 HUSH = "hush-" * 2  # a secret, and not as it would stand in a traceback's source lines
 
@@ -611,7 +618,7 @@ def faulty() -> Iterator[FsspecStorage]:
     FaultyFileSystem().pipe_file("/set/a.parquet", b"0123456789")
     storage = open_storage("faulty://set")
     assert isinstance(storage, FsspecStorage)
-    storage.FIRST_PAUSE_SECONDS = 0
+    storage._retries.FIRST_PAUSE_SECONDS = 0.001
     yield storage
     FaultyFileSystem.after_read = None
 
@@ -623,22 +630,51 @@ class OddError(Exception):
 @pytest.mark.parametrize(
     "fault", [OSError("reset"), TimeoutError("slow"), ConnectionError("refused"), OddError("odd"), 3, 10], ids=str
 )
-def test_a_passing_fault_is_got_over(faulty: FsspecStorage, fault: BaseException | int) -> None:
-    FaultyFileSystem.faults = [fault] * (faulty.ATTEMPTS - 1)
+def test_a_passing_fault_is_got_over_and_counted(faulty: FsspecStorage, fault: BaseException | int) -> None:
+    FaultyFileSystem.faults = [fault] * 7
     assert faulty.read(faulty.list_files()[0], 0, 10) == b"0123456789"
-    assert FaultyFileSystem.reads == faulty.ATTEMPTS
+    assert FaultyFileSystem.reads == 8
+    assert faulty.retries == 7
 
 
 def test_a_lasting_fault_is_one_error_that_names_file_count_and_cause(faulty: FsspecStorage) -> None:
-    FaultyFileSystem.faults = [OSError("the line is dead")] * 99
-    with pytest.raises(StorageError, match=r"^faulty://set/a\.parquet failed 5 times.*the line is dead") as caught:
+    faulty._retries.limit_seconds = 0.3
+    FaultyFileSystem.faults = [OSError("the line is dead")] * 9999
+    with pytest.raises(
+        StorageError, match=r"^faulty://set/a\.parquet failed \d+ times in 0 s, the last time.*the line is dead"
+    ) as caught:
         faulty.read(faulty.list_files()[0], 0, 10)
-    assert FaultyFileSystem.reads == faulty.ATTEMPTS
+    assert f"failed {FaultyFileSystem.reads} times" in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_retrying_is_told_of_once(faulty: FsspecStorage, caplog: pytest.LogCaptureFixture) -> None:
+    file = faulty.list_files()[0]
+    for _ in range(3):
+        FaultyFileSystem.faults = [OSError("reset")] * 3
+        faulty.read(file, 0, 10)
+    (record,) = caplog.records
+    assert record.name == "parquet_loader"
+    assert record.levelname == "WARNING"
+    assert "faulty://set/a.parquet failed once with OSError: reset; trying again for up to" in record.getMessage()
+
+
+def test_a_read_that_is_not_wanted_any_more_is_not_tried_again(faulty: FsspecStorage) -> None:
+    faulty._retries.FIRST_PAUSE_SECONDS = 1000
+    faulty._retries.LONGEST_PAUSE_SECONDS = 1000
+    faulty._retries.limit_seconds = 10_000
+    file, stop = faulty.list_files()[0], threading.Event()
+    FaultyFileSystem.faults = [OSError("reset")] * 99
+    timer = threading.Timer(0.1, stop.set)
+    timer.start()
+    with pytest.raises(LoaderClosedError):
+        faulty.read(file, 0, 10, stop)
+    timer.join()
+
+
 def test_a_body_that_stays_short_is_an_error(faulty: FsspecStorage) -> None:
-    FaultyFileSystem.faults = [1] * 99
+    faulty._retries.limit_seconds = 0.1
+    FaultyFileSystem.faults = [1] * 999
     with pytest.raises(StorageError, match="9 bytes came where 10 were asked for"):
         faulty.read(faulty.list_files()[0], 0, 10)
 
@@ -677,10 +713,10 @@ def test_a_read_costs_one_request_and_one_look(faulty: FsspecStorage) -> None:
     assert (FaultyFileSystem.reads, FaultyFileSystem.looks) == (1, 1)
 
 
-def test_waiting_ends_with_patience(faulty: FsspecStorage) -> None:
-    faulty.PATIENCE_SECONDS = 0
+def test_without_patience_nothing_is_tried_again(faulty: FsspecStorage) -> None:
+    faulty._retries.limit_seconds = 0
     FaultyFileSystem.faults = [OSError("reset")] * 99
-    with pytest.raises(StorageError, match="failed 1 times"):
+    with pytest.raises(StorageError, match="failed once with OSError: reset"):
         faulty.read(faulty.list_files()[0], 0, 10)
 
 
@@ -802,7 +838,6 @@ def test_a_folder_of_a_web_server_is_listed_by_its_links(web_server: tuple[str, 
 def test_a_signed_web_address_is_read_and_its_signature_is_no_part_of_the_name(
     web_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_pauses(monkeypatch)
     address, folder = web_server
     fill(local_place(folder / "set"), "a.parquet")
     storage = open_storage(f"{address}/set/a.parquet?sig={HUSH}")
@@ -817,20 +852,13 @@ def test_a_signed_web_address_is_read_and_its_signature_is_no_part_of_the_name(
 
 # ── S3, without a server ─────────────────────────────────────────────────────────────────────────────────────────
 
-UNREACHABLE = {
-    "endpoint_url": "http://127.0.0.1:9",
-    "config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1},
-}
+UNREACHABLE = {"endpoint_url": "http://127.0.0.1:9"}
 
 
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FsspecStorage, "FIRST_PAUSE_SECONDS", 0)
-
-
-def test_an_unreachable_endpoint_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_pauses(monkeypatch)
-    with pytest.raises(StorageError, match=r"^s3://bucket/set failed 5 times.*http://127\.0\.0\.1:9"):
-        open_storage("s3://bucket/set", {**UNREACHABLE, "key": "AKIAEXAMPLE", "secret": HUSH})
+def test_an_unreachable_endpoint_is_one_clear_error() -> None:
+    options = {**UNREACHABLE, "key": "AKIAEXAMPLE", "secret": HUSH}
+    with pytest.raises(StorageError, match=r"^s3://bucket/set failed.*http://127\.0\.0\.1:9"):
+        open_storage("s3://bucket/set", options, retry_seconds=0.5)
 
 
 # ── secrets ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,8 @@
     python tools/decode_benchmark.py [--tokens 1000000] [--rounds 15]
 
 The tokens follow Zipf's law over 50,257 ids, the documents' lengths a log-normal distribution. The two ways take turns
-on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary; what is printed is each one's median, in ns per token, and the median of the rounds' ratios.
+on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary; what is printed is each
+one's median, in ns per token, and the median of the rounds' ratios.
 """
 
 from __future__ import annotations

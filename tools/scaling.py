@@ -410,6 +410,7 @@ def world_size(sizes: Sizes, root: Path) -> Result:
                     bound=1 << 16,
                     eos_id=None,
                     threads=1,
+                    requests=1,
                     budget_bytes=1 << 40,
                 )
                 plans = [plan_window(config, each) for each in epoch]
