@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .boundaries import Documents
 from .chunk import IntArray, TokenArray
 from .pack import Taken, document_starts
 
@@ -40,3 +41,14 @@ class Batch:
             really begins there; else the row goes on with the document that its lane's row before ended in.
         """
         return document_starts(self.taken, len(self.tokens))
+
+    def documents(self, columns: int | None = None) -> Documents:
+        """The documents of the rows, for `Documents.position_ids`, ``document_ids``, ``cu_seqlens`` and ``max_seqlen``.
+
+        Computed when called: keep it to ask for several of them.
+
+        Args:
+            columns: of the rows' first so many columns: with ``overlap=1`` give ``seq_len``, to have those of the
+                inputs ``tokens[:, :-1]``. None for all of them.
+        """
+        return Documents.of(*self.document_starts(), self.tokens.shape[1] if columns is None else columns)

@@ -263,9 +263,18 @@ class ParquetLoader:
         self._position = position
         self._restored += 1
 
-    def checkpoint(self) -> bytes:
-        """This rank's part of a checkpoint, after the last batch that was taken: msgpack with a checksum."""
-        return seal_checkpoint(self.state_dict(), self._rank, self._world_size)
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> bytes:
+        """This rank's part of a checkpoint: msgpack with a checksum.
+
+        Args:
+            state: where batches are read ahead, the `Batch.state` of the one that was trained on last. None for after
+                the last batch that was taken.
+
+        Raises:
+            CheckpointError: not a state, or the state of another run.
+        """
+        position = self._position if state is None else position_of(state, self._run)
+        return seal_checkpoint(self._run.state(position), self._rank, self._world_size)
 
     def resume(self, checkpoint: bytes) -> None:
         """Go to the position of a checkpoint that `merge_checkpoints` made, on any number of ranks.

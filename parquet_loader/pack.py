@@ -202,7 +202,8 @@ def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArr
         column_parts.append(piece.documents[place] - (origins + positions)[row])
     all_rows = np.concatenate(row_parts) if row_parts else np.empty(0, np.int64)
     all_columns = np.concatenate(column_parts) if column_parts else np.empty(0, np.int64)
-    order = np.lexsort((all_columns, all_rows))
     row_splits = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(all_rows, minlength=rows), out=row_splits[1:])
-    return row_splits, all_columns[order]
+    if len(taken) > 1:  # each piece is in order by itself, and most batches are of one
+        all_columns = all_columns[np.lexsort((all_columns, all_rows))]
+    return row_splits, all_columns

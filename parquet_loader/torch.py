@@ -11,13 +11,16 @@ Processes share out the lanes, so that nothing is read twice. Worker w of n on r
     num_workers 2     worker 0: 0 1   worker 1: 2 3     worker 0: 4 5   worker 1: 6 7
 
 The loader reads and decodes on threads of its own, ahead of the training loop: ``num_workers=0`` is the usual choice,
-and the only one where the dataset itself knows how far training has come.
+and the only one where the dataset itself always knows how far training has come. One worker is for a training loop that
+keeps its process busy in Python: then rows, boundaries and tensors are made in the other process.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,13 +29,16 @@ import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batch import Batch
+from .boundaries import mask_first_labels
 from .errors import CheckpointError, ConfigError, LoaderClosedError
 from .loader import ParquetLoader
 from .storage import Source
 
 __all__ = ["TokenDataset"]
 
-_MAX_WORKERS = 4096  # a page of flags
+_MAX_WORKERS = 4096
+_HANDOVER_SECONDS = 30.0  # for workers that have still to notice the end of their epoch
+_BOUNDARIES = ("position_ids", "document_ids", "cu_seqlens")
 
 
 class TokenDataset(IterableDataset[dict[str, Any]]):
@@ -40,25 +46,39 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     A batch, where this rank has ``rows = lanes // world_size`` lanes:
 
-    ============== ==================================================================================================
-    ``input_ids``  int64, shape ``(rows, seq_len)``, contiguous
-    ``labels``     the same shape and type. With ``overlap=1`` the next token of every input, for a loss that compares
-                   position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift them
-                   themselves, as Hugging Face's do
-    ``state``      with ``with_state=True``: the position after this batch, for `load_state_dict`
-    ``weight``     with ``uneven=True``: a float, see `Batch.weight`
-    ============== ==================================================================================================
+    ================ ================================================================================================
+    ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
+    ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
+                     compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
+                     them themselves, as Hugging Face's do
+    ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
+    ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
+                     row begins, and rising by one
+    ``document_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``: equal for tokens of one document in one
+                     row, counted from 0 over the batch
+    ``cu_seqlens``   if among `boundaries`: int32, shape ``(documents + 1,)``: where they begin in the flattened
+                     inputs, and their end, as FlashAttention takes them for variable lengths; and with it
+    ``max_seqlen``   an int, the tokens of the longest
+    ``state``        with ``with_state=True``: the position after this batch, for `load_state_dict`
+    ``weight``       with ``uneven=True``: a float, see `Batch.weight`
+    ================ ================================================================================================
+
+    Boundaries come from the documents in the files and not from EOS ids; see `parquet_loader.boundaries`.
 
     One iteration gives the rest of the current epoch, the next one goes on with the next. Every iteration is an
     iterator of its own, but all move this one dataset.
 
     **DataLoader workers** each read their own lanes: a step of the run comes as n batches of ``rows / n`` rows, from
-    worker 0 to worker n - 1. The position is theirs then. Asking this process's dataset for it, or handing it to
-    another set of workers, raises an error, for it could only give the old one. So use ``persistent_workers=True``,
-    which lets workers go on to the next epoch, and ``with_state=True`` for checkpoints, which a new dataset can load.
-    The state of worker n - 1 is the one after the step, the others hold the one before it: whoever stops within a step
-    repeats it up to there, and loses nothing. But do not break off an iteration and begin another: PyTorch drops what
-    the workers have read ahead. Go on with a new dataset and the last ``state`` instead.
+    worker 0 to worker n - 1. The position is theirs then, until their epoch has ended: iterate again and as many
+    workers, the same ones or new ones, go on with the next. Ask for it before and an error is raised, since this
+    process could only tell the old one: use ``with_state=True`` for checkpoints. The state of worker n - 1 is the one
+    after the step, the others hold the one before it: whoever stops within a step repeats it up to there, and loses
+    nothing.
+
+    Who breaks off an iteration must give the last batch's ``state`` to `load_state_dict`, here or of a new dataset,
+    before iterating again: what workers have read ahead is dropped by PyTorch, and they cannot know how much of it that
+    was. Otherwise an error is raised; but for one case that nobody can notice, a loop that is broken off in the last
+    ``num_workers * prefetch_factor`` batches of an epoch, when all workers have come to its end.
 
     Args:
         source: as for `ParquetLoader`, and so is every argument that is not here.
@@ -67,12 +87,18 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             torch.distributed, or 0 and 1 if there is none, when the first iteration begins or `checkpoint` is first
             called; make the process group before that. A pickled copy has those of the process that pickled it.
         labels: False leaves ``labels`` out.
+        tokens: True gives rows as they are, and neither ``input_ids`` nor ``labels``.
+        dtype: of all tensors but ``cu_seqlens``: ``"int64"``, which losses want, or ``"int32"``, which is half as much
+            to transfer.
+        boundaries: any of ``"position_ids"``, ``"document_ids"`` and ``"cu_seqlens"``.
+        mask_first_labels: True makes the label of each document's first token -100, so that no loss is taken of
+            predicting it from the document before.
         with_state: put the ``state`` into every batch.
         options: the other arguments of `ParquetLoader`. The loader is made when it is first needed, and looks at their
             values then.
 
     Raises:
-        ConfigError: rank without world_size, or the other way round.
+        ConfigError: rank without world_size, or the other way round; an option that does not exist.
         TypeError: an argument that `ParquetLoader` does not have.
     """
 
@@ -86,6 +112,10 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         rank: int | None = None,
         world_size: int | None = None,
         labels: bool = True,
+        tokens: bool = False,
+        dtype: str | torch.dtype = "int64",
+        boundaries: Collection[str] = (),
+        mask_first_labels: bool = False,
         with_state: bool = False,
         **options: Any,
     ) -> None:
@@ -95,45 +125,92 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             raise ConfigError(f"give both rank and world_size or neither, not rank={rank} and world_size={world_size}")
         self._place = None if rank is None or world_size is None else (rank, world_size)
         self._labels = labels
+        self._tokens = tokens
+        self._dtype = _tensor_dtype(dtype)
+        self._boundaries = _checked_boundaries(boundaries)
+        self._mask_first_labels = mask_first_labels
+        if mask_first_labels and (tokens or not labels):
+            raise ConfigError("mask_first_labels=True needs labels, and labels=False or tokens=True leaves them out")
         self._with_state = with_state
         self._state: dict[str, Any] | None = None  # where a loader that is yet to be made begins
         self._loader: ParquetLoader | None = None
         self._loader_place: tuple[int, int] | None = None
         self._closed = False
-        self._taken = _shared_flags()  # by worker: whether it has taken the position over
-        self._took = False  # whether this very process did
+        self._handover = _Handover()
+        self._placed = False  # whether this process, a worker, was given its position by load_state_dict
+        self._took = False  # whether this process, a worker, has ever taken the position over
+        self._iteration: TokenIterator | None = None  # the last one that has begun
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> TokenIterator:
         """The batches from the current position to the end of its epoch."""
+        return TokenIterator(self)
+
+    def _begin(self, iteration: TokenIterator) -> ParquetLoader:
+        """The loader, at the position where an iteration of this process begins."""
         worker = get_worker_info()
         if worker is None:
             self._check_not_taken()
             self._place = self._place or _process_place()
-        elif not self._took:
-            if self._taken[worker.id]:
-                raise _taken_error()
-            self._taken[worker.id] = self._took = True
-        last = worker is None or worker.id == worker.num_workers - 1
+            loader = self._open()
+            self._put(loader)
+            return loader
+        own = self._handover.owner(worker.id) == os.getpid()
+        if self._placed:
+            position = None
+        elif own:
+            if self._iteration is not None and not self._iteration.ended:
+                raise _taken_error("an iteration was broken off, and what workers had read ahead of it is lost")
+            position = None
+        else:
+            position = self._handover.position(worker.id, worker.num_workers, self._took)
         loader = self._open()
-        before = loader.state_dict()
-        for batch in loader:
-            yield self._item(batch, batch.state if last else before)
-            before = batch.state
+        if position is not None:
+            loader.load_state_dict({**loader.state_dict(), "position": position})
+        self._handover.take(worker.id, worker.num_workers)
+        self._placed, self._took, self._iteration = False, True, iteration
+        return loader
+
+    def _moved(self, position: int) -> None:
+        if get_worker_info() is None:
+            self._handover.parent_at(position)
+
+    def _ended(self) -> None:
+        worker = get_worker_info()
+        if worker is not None:
+            self._handover.end(worker.id, self._open().state_dict()["position"])
 
     def _item(self, batch: Batch, state: dict[str, Any]) -> dict[str, Any]:
-        tokens, overlap = batch.tokens, self._arguments["overlap"]
-        inputs = torch.from_numpy(np.array(tokens[:, :-1] if overlap else tokens, np.int64, order="C"))
-        item: dict[str, Any] = {"input_ids": inputs}
-        if self._labels:
-            # Never the inputs themselves: people write -100 into labels.
-            item["labels"] = torch.from_numpy(np.array(tokens[:, 1:] if overlap else tokens, np.int64, order="C"))
+        rows, overlap, seq_len = batch.tokens, self._arguments["overlap"], self._arguments["seq_len"]
+        item: dict[str, Any] = {}
+        if self._tokens:
+            item["tokens"] = self._tensor(rows)
+        else:
+            item["input_ids"] = self._tensor(rows[:, :seq_len])
+        if self._labels and not self._tokens:
+            # Never the inputs themselves: people write -100 into labels, and so do we.
+            labels = np.array(rows[:, overlap:], self._dtype, order="C")
+            if self._mask_first_labels:
+                mask_first_labels(labels, *batch.document_starts(), shift=overlap)
+            item["labels"] = torch.from_numpy(labels)
+        if self._boundaries:
+            documents = batch.documents(seq_len)
+            if "position_ids" in self._boundaries:
+                item["position_ids"] = torch.from_numpy(documents.position_ids(self._dtype))
+            if "document_ids" in self._boundaries:
+                item["document_ids"] = torch.from_numpy(documents.document_ids(self._dtype))
+            if "cu_seqlens" in self._boundaries:
+                item["cu_seqlens"] = torch.from_numpy(documents.cu_seqlens)
+                item["max_seqlen"] = documents.max_seqlen
         if self._with_state:
             item["state"] = state
         if self._arguments.get("uneven"):
             item["weight"] = batch.weight
         return item
+
+    def _tensor(self, rows: np.ndarray[Any, np.dtype[np.integer]]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows, self._dtype))  # a batch's rows are ours, and used once
 
     def __len__(self) -> int:
         """Batches of the current epoch on this rank; n workers bring n times as many, each with fewer rows.
@@ -168,22 +245,30 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, of any rank of any world size; before an iteration or in the middle of one.
 
-        Raises:
-            CheckpointError: not a state, or one of another run; or DataLoader workers have taken the position over.
-        """
-        self._check_not_taken()
-        self._open().load_state_dict(state)
+        DataLoader workers go there when the next iteration begins.
 
-    def checkpoint(self) -> bytes:
+        Raises:
+            CheckpointError: not a state, or one of another run.
+        """
+        loader = self._open()
+        loader.load_state_dict(state)
+        self._put(loader)
+
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> bytes:
         """This rank's part of a checkpoint; see `ParquetLoader.checkpoint`.
 
+        Args:
+            state: that of the last batch that was trained on, where batches come from workers or were read ahead.
+                None for the dataset's own position.
+
         Raises:
-            CheckpointError: DataLoader workers have taken the position over; see the class.
+            CheckpointError: DataLoader workers have taken the position over; see the class. Or not a state of this run.
         """
-        self._check_not_taken()
+        if state is None:
+            self._check_not_taken()
         if get_worker_info() is None:
             self._place = self._place or _process_place()
-        return self._open().checkpoint()
+        return self._open().checkpoint(state)
 
     def resume(self, checkpoint: bytes) -> None:
         """Go to the position of a checkpoint that `merge_checkpoints` made; see `ParquetLoader.resume`.
@@ -191,8 +276,17 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         Raises:
             CheckpointError: as for `load_state_dict`.
         """
-        self._check_not_taken()
-        self._open().resume(checkpoint)
+        loader = self._open()
+        loader.resume(checkpoint)
+        self._put(loader)
+
+    def _put(self, loader: ParquetLoader) -> None:
+        """Take the position back from workers, if they have it, since it was set here."""
+        if get_worker_info() is None:
+            self._handover.free()
+            self._handover.parent_at(loader.state_dict()["position"])
+        else:
+            self._placed = True
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,7 +304,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the loader. Whoever unpickles it makes one of its own, at the same position and on the same index."""
-        state = self.__dict__ | {"_loader": None, "_loader_place": None, "_took": False}
+        state = self.__dict__ | {"_loader": None, "_loader_place": None, "_iteration": None}
+        state |= {"_placed": False, "_took": False}
         if self._loader is not None:
             state["_state"] = self._loader.state_dict()
         if state["_place"] is None and _in_process_group():
@@ -218,10 +313,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A worker's flags came as shared memory, its parent's; any other copy is a dataset by itself, with its own."""
         self.__dict__.update(state)
-        if not self._taken.is_shared():  # type: ignore[no-untyped-call]
-            self._taken = _shared_flags()
 
     def _open(self) -> ParquetLoader:
         """The loader for this process's place; made where there is none, or, as in a fork, one for another place."""
@@ -243,21 +335,183 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         return self._loader
 
     def _check_not_taken(self) -> None:
-        if get_worker_info() is None and self._taken.any():
-            raise _taken_error()
+        """Go to where workers have ended, if they have taken the position over."""
+        if get_worker_info() is not None or not self._handover.taken:
+            return
+        position = self._handover.common_end()
+        if position is None:
+            raise _taken_error("DataLoader workers have taken over the position of this dataset")
+        loader = self._open()
+        if loader.state_dict()["position"] != position:
+            loader.load_state_dict({**loader.state_dict(), "position": position})
 
 
-def _taken_error() -> CheckpointError:
+class TokenIterator(Iterator[dict[str, Any]]):
+    """One iteration of a `TokenDataset`: the rest of an epoch.
+
+    Its state is whether it has come to the end; the position is the dataset's. Who saves both, as torchdata's
+    ``StatefulDataLoader`` does, resumes after an epoch's end into the next one, whole.
+
+    Attributes:
+        ended: whether it has given all it had.
+    """
+
+    def __init__(self, dataset: TokenDataset) -> None:
+        self._dataset = dataset
+        self._batches: Iterator[Batch] | None = None
+        self._before: dict[str, Any] = {}
+        self._last = True
+        self.ended = False
+
+    def __next__(self) -> dict[str, Any]:
+        """The next batch."""
+        if self.ended:
+            raise StopIteration
+        if self._batches is None:
+            self.ended = True  # if this fails: workers ask again after an error
+            self._start()
+            self.ended = False
+        assert self._batches is not None
+        batch = next(self._batches, None)
+        if batch is None:
+            self._end()
+            raise StopIteration
+        before, self._before = self._before, batch.state
+        self._dataset._moved(batch.state["position"])
+        return self._dataset._item(batch, dict(batch.state) if self._last else before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whether it has ended."""
+        return {"ended": self.ended}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Be as ended as the one whose state this is."""
+        if state["ended"] and not self.ended:
+            self._start()  # an iteration has begun here; it has no more to give
+            self._end()
+
+    def _start(self) -> None:
+        worker = get_worker_info()
+        self._last = worker is None or worker.id == worker.num_workers - 1
+        loader = self._dataset._begin(self)
+        self._before = loader.state_dict()
+        self._batches = iter(loader)
+
+    def _end(self) -> None:
+        self.ended = True
+        self._dataset._ended()
+
+
+class _Handover:
+    """Memory that a dataset's process shares with its DataLoader workers: who has the position, and where it is.
+
+    Workers take it over when they begin, and note where they are when their epoch has ended: from there others may go
+    on, in other processes. In between nobody else knows it.
+    """
+
+    def __init__(self) -> None:
+        self._cells = torch.zeros(2 + 2 * _MAX_WORKERS, dtype=torch.int64)
+        self._cells.share_memory_()  # type: ignore[no-untyped-call]  # untyped in torch
+        self._attach()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A worker's came as shared memory, its parent's; any other copy is of a dataset by itself."""
+        self._cells = state["_cells"]
+        if self._cells.is_shared():  # type: ignore[no-untyped-call]
+            self._attach()
+        else:
+            self.__init__()  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_cells": self._cells}
+
+    def _attach(self) -> None:
+        cells = self._cells.numpy()
+        self._head = cells[:2]  # the parent's position, and of how many workers the set that took it over is
+        self._owners = cells[2 : 2 + _MAX_WORKERS]  # by worker: its process; 0 for nobody
+        self._ends = cells[2 + _MAX_WORKERS :]  # by worker: one more than the position it ended at; 0 until then
+
+    # Of the parent:
+
+    @property
+    def taken(self) -> bool:
+        return bool(self._head[1])
+
+    def common_end(self) -> int | None:
+        """Where all workers have ended, or None."""
+        ends = self._ends[: self._head[1]]
+        return int(ends[0]) - 1 if ends[0] and (ends == ends[0]).all() else None
+
+    def free(self) -> None:
+        if self._head[1]:
+            self._owners[:], self._ends[:], self._head[1] = 0, 0, 0
+
+    def parent_at(self, position: int) -> None:
+        self._head[0] = position
+
+    # Of worker processes:
+
+    def owner(self, worker: int) -> int:
+        return int(self._owners[worker])
+
+    def position(self, worker: int, workers: int, again: bool) -> int | None:
+        """Where a worker process begins that does not own the position; None for where it is.
+
+        Args:
+            worker, workers: which of how many.
+            again: whether the process has owned it before, so that it does not know of the parent.
+        """
+        if self._head[1] not in (0, workers):
+            raise _taken_error(f"{self._head[1]} DataLoader workers have taken over the position, and not {workers}")
+        owner = self.owner(worker)
+        if not owner:
+            return int(self._head[0]) if again else None
+        # Workers come to the end of an epoch ahead of the training loop, but maybe a moment after the next set begins.
+        give_up = time.monotonic() + _HANDOVER_SECONDS
+        while not self._ends[worker]:
+            if not _is_running(owner) or time.monotonic() > give_up:
+                raise _taken_error("other DataLoader workers have taken over the position of this dataset")
+            time.sleep(0.005)
+        return int(self._ends[worker]) - 1
+
+    def take(self, worker: int, workers: int) -> None:
+        self._owners[worker], self._ends[worker], self._head[1] = os.getpid(), 0, workers
+
+    def end(self, worker: int, position: int) -> None:
+        if self.owner(worker) == os.getpid():
+            self._ends[worker] = position + 1
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _taken_error(what: str) -> CheckpointError:
     return CheckpointError(
-        "DataLoader workers have taken over the position of this dataset, and only they know it now; use "
-        "persistent_workers=True to iterate over it again, and with_state=True to get the position with each batch, "
-        "which a new TokenDataset can load"
+        f"{what}; give the state of the last batch to load_state_dict before iterating again: with_state=True puts it "
+        "into each batch. At the end of an epoch, as many workers go on by themselves, also those of "
+        "persistent_workers=True"
     )
 
 
-def _shared_flags() -> torch.Tensor:
-    flags = torch.zeros(_MAX_WORKERS, dtype=torch.bool)
-    return flags.share_memory_()  # type: ignore[no-untyped-call, no-any-return]  # untyped in torch
+def _tensor_dtype(dtype: str | torch.dtype) -> np.dtype[np.integer]:
+    name = str(dtype).removeprefix("torch.")
+    if name not in ("int32", "int64"):
+        raise ConfigError(f"dtype must be 'int32' or 'int64', not {dtype!r}")
+    return np.dtype(name)
+
+
+def _checked_boundaries(boundaries: Collection[str]) -> frozenset[str]:
+    unknown = sorted({boundaries} if isinstance(boundaries, str) else set(boundaries) - set(_BOUNDARIES))
+    if unknown:
+        raise ConfigError(f"boundaries must be a list of some of {', '.join(_BOUNDARIES)}, not {boundaries!r}")
+    return frozenset(boundaries)
 
 
 def _in_process_group() -> bool:

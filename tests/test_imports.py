@@ -33,6 +33,7 @@ ORDER = [
     "prefetch",
     "slices",
     "pack",
+    "boundaries",
     "batch",
     "checkpoint",
     "engine",

@@ -270,12 +270,10 @@ def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
     data: str, dataset: Dataset, method: str
 ) -> None:
     source = dataset()
-    state = source.state_dict()
     assert next(iter(loader_of(source, 1, method)))["input_ids"].tolist() == plain(data)[0]
     for wrong in (
         source.state_dict,
         source.checkpoint,
-        lambda: source.load_state_dict(state),
         lambda: source.epoch,
         lambda: next(iter(source)),
         lambda: next(iter(loader_of(source, 1, method))),
@@ -284,6 +282,64 @@ def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
             wrong()
     with copy.deepcopy(source) as other:
         assert rows_of(other) == plain(data)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_of_workers_follow_each_other(data: str, dataset: Dataset, method: str, persistent: bool) -> None:
+    source = dataset()
+    loader = loader_of(source, 2, method, persistent_workers=persistent)
+    for epoch in range(2):
+        assert steps_of(loader, 2) == plain(data, epochs=2)[epoch * STEPS : (epoch + 1) * STEPS]
+        assert source.epoch == epoch + 1
+    assert rows_of(source) == plain(data, epochs=3)[2 * STEPS :]  # and this process goes on after them
+    assert steps_of(loader, 2) == plain(data, epochs=4)[3 * STEPS :]  # as they do after it
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("pin", [False, True])
+def test_an_iteration_of_workers_that_is_broken_off_goes_on_from_the_state_of_its_last_batch(
+    data: str, dataset: Dataset, persistent: bool, pin: bool
+) -> None:
+    if pin and not torch.cuda.is_available():
+        pytest.skip("pinning memory needs a GPU")
+    source = dataset(with_state=True)
+    loader = loader_of(source, 2, persistent_workers=persistent, prefetch_factor=3, pin_memory=pin)
+    found: list[dict[str, Any]] = []
+    for stop in (4, 10, 2):  # PyTorch drops what the workers have read ahead of these
+        found += [item for _, item in zip(range(stop), loader, strict=False)]
+        source.load_state_dict(found[-1]["state"])
+        assert source.state_dict() == found[-1]["state"]
+    found += loader
+    assert steps_of(found, 2) == plain(data)
+
+
+def test_persistent_workers_do_not_go_on_by_themselves_after_an_iteration_that_was_broken_off(dataset: Dataset) -> None:
+    loader = loader_of(dataset(), 2, persistent_workers=True)
+    next(iter(loader))
+    with pytest.raises(CheckpointError, match="broken off"):
+        next(iter(loader))
+
+
+def test_another_number_of_workers_does_not_go_on_by_itself(data: str, dataset: Dataset) -> None:
+    source = dataset()
+    list(loader_of(source, 2))
+    with pytest.raises(CheckpointError, match="2 DataLoader workers"):
+        next(iter(loader_of(source, 1)))
+    source.load_state_dict(source.state_dict())
+    assert steps_of(loader_of(source, 1), 1) == plain(data, epochs=2)[STEPS:]
+
+
+def test_the_state_of_a_batch_from_workers_makes_a_part_that_merges(data: str, dataset: Dataset) -> None:
+    parts = []
+    for rank in range(2):
+        source = dataset(rank=rank, world_size=2, with_state=True)
+        items = [item for _, item in zip(range(2 * 6), loader_of(source, 2), strict=False)]
+        parts.append(source.checkpoint(items[-1]["state"]))
+    resumed = [dataset(rank=rank, world_size=3, uneven=True) for rank in range(3)]
+    for source in resumed:
+        source.resume(merge_checkpoints(parts))
+    assert [list(chain(*rows)) for rows in zip(*map(rows_of, resumed), strict=True)] == plain(data)[6:]
 
 
 def test_states_from_workers_lose_nothing_and_repeat_less_than_a_step(data: str, dataset: Dataset) -> None:
