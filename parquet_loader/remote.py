@@ -30,11 +30,12 @@ T = TypeVar("T")
 
 _REQUESTS_AT_ONCE = 16  # while listing
 _CONNECTIONS = 64  # of a client that would otherwise make requests wait for each other
-_STALL_SECONDS = 15  # without a byte, after which a request has failed
+_STALL_SECONDS = 15.0  # without a byte, after which a request has failed
 _HUNG_SECONDS = 600.0  # after which it has failed whatever it does
 _GRACE_SECONDS = 3.0  # that a request may go on once the time for trying again is over
 _LOOK_SECONDS = 0.25  # between looks at whether an answer is still wanted
 _S3 = ("s3", "s3a")
+_left_to_parents: list[Any] = []
 _WEB = ("http", "https")
 
 
@@ -60,7 +61,9 @@ class FsspecStorage:
         self._retries = Retries(retry_seconds)
         first = urls[0].split("::")
         self._scheme = next((link.split("://", 1)[0] for link in first if "://" in link), "")
-        options = _with_defaults(self._scheme, storage_options) if len(first) == 1 else storage_options
+        # A stall is to be noticed while there is time to try again.
+        stall = min(_STALL_SECONDS, max(2.0, retry_seconds)) if retry_seconds else _STALL_SECONDS
+        options = _with_defaults(self._scheme, storage_options, stall) if len(first) == 1 else storage_options
         opened = []
         for url, shown in zip(urls, self._urls, strict=True):
             failure: ConfigError | StorageError
@@ -108,6 +111,9 @@ class FsspecStorage:
     def filesystem(self) -> Any:
         """The fsspec filesystem; a new one after a fork, since those with an event loop do not survive it."""
         if os.getpid() != self._pid:
+            # If it were collected here, it would end the parent's connections: both processes share their event loop's
+            # list of sockets.
+            _left_to_parents.append(self._fs)
             self._retries = Retries(self._retry_seconds)  # its lock may have been held by a thread that is not here
             self._renew()
         return self._fs
@@ -188,7 +194,8 @@ class FsspecStorage:
     def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
         path = self._base + file.path
         if start + length > file.size:
-            raise StorageError(f"{self._shown(path)} has {file.size:,} bytes: there are no {length:,} from {start:,} on")
+            shown = self._shown(path)
+            raise StorageError(f"{shown} has {file.size:,} bytes: there are no {length:,} from byte {start:,} on")
         is_pinned = self._is_s3 and file.version.startswith(_ETAG)
 
         def check(until: float | None) -> None:
@@ -213,7 +220,7 @@ class FsspecStorage:
                 if not is_pinned or isinstance(error, FileNotFoundError) or _http_status(error) in (412, 416):
                     check(until)
                 if isinstance(error, FileNotFoundError) and _is_not_there(error, self._scheme):
-                    raise ConnectionError("was not found by a read, and then was there") from error
+                    raise _NotFoundInPassingError("was not found by a read, and then was there") from error
                 raise
             if not is_pinned:
                 check(until)
@@ -296,7 +303,8 @@ class FsspecStorage:
             told = error.__cause__ or error  # fsspec calls every fault of a web server a file that is not there
         times = "once" if attempt == 1 else f"{attempt} times in {seconds:.0f} s, the last time"
         text = f"{shown} failed {times} with {type(told).__name__}: {told}"
-        status, name = _http_status(error), type(error).__name__
+        status = None if isinstance(error, _NotFoundInPassingError) else _http_status(error)
+        name = type(error).__name__
         denied = isinstance(error, PermissionError) or status in (401, 403)
         if denied or name in _NO_CREDENTIALS:
             why = "denied" if denied else "not possible"
@@ -320,6 +328,10 @@ class FsspecStorage:
         return int(size)
 
 
+class _NotFoundInPassingError(Exception):
+    """A 404 that was not true."""
+
+
 async def _get_if_match(fs: Any, path: str, start: int, length: int, etag: str) -> bytes:
     """A range of an S3 object, if its ETag is this one; an error of status 412 otherwise."""
     bucket, key, version = fs.split_path(path)
@@ -332,20 +344,20 @@ async def _get_if_match(fs: Any, path: str, start: int, length: int, etag: str) 
         return data
 
 
-def _with_defaults(scheme: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_defaults(scheme: str, options: Mapping[str, Any], stall_seconds: float) -> Mapping[str, Any]:
     """Options with what this module relies on, where the user says nothing else."""
     if scheme in _S3:
         config = {
             "retries": {"max_attempts": 0},
             "max_pool_connections": _CONNECTIONS,
-            "connect_timeout": _STALL_SECONDS,
-            "read_timeout": _STALL_SECONDS,
+            "connect_timeout": stall_seconds,
+            "read_timeout": stall_seconds,
         }
         return {**options, "config_kwargs": {**config, **options.get("config_kwargs", {})}}
     if scheme in _WEB:
         import aiohttp
 
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_STALL_SECONDS, sock_read=_STALL_SECONDS)
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=stall_seconds, sock_read=stall_seconds)
         return {**options, "client_kwargs": {"timeout": patience, **options.get("client_kwargs", {})}}
     return options
 

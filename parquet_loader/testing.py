@@ -174,7 +174,6 @@ class FaultProxy:
         self.requests: list[Request] = []
         self.is_down = False
         self._numbers = itertools.count()
-        self._local = threading.local()
         proxy = self
 
         class Handler(_ProxyHandler):
@@ -205,14 +204,9 @@ class FaultProxy:
         self.requests.append(request)
         return request
 
-    def connection(self, fresh: bool = False) -> http.client.HTTPConnection:
-        """This thread's connection to the server."""
-        known: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if known is None or fresh:
-            if known is not None:
-                known.close()
-            known = self._local.connection = http.client.HTTPConnection(*self._upstream, timeout=60)
-        return known
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection to the server."""
+        return http.client.HTTPConnection(*self._upstream, timeout=60)
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -228,6 +222,14 @@ class _ProxyHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     proxy: FaultProxy
+
+    def setup(self) -> None:
+        super().setup()
+        self._upstream = self.proxy.connect()
+
+    def finish(self) -> None:
+        self._upstream.close()
+        super().finish()
 
     def log_message(self, *_: Any) -> None:
         """Nothing is printed."""
@@ -271,12 +273,12 @@ class _ProxyHandler(http.server.BaseHTTPRequestHandler):
     def _forward(self, request: Request, body: bytes, fault: Fault | None) -> None:
         headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
         for last in (False, True):
-            connection = self.proxy.connection(fresh=last)
             try:
-                connection.request(self.command, self.path, body=body or None, headers=headers)
-                answer = connection.getresponse()
+                self._upstream.request(self.command, self.path, body=body or None, headers=headers)
+                answer = self._upstream.getresponse()
                 break
             except (OSError, http.client.HTTPException):  # the server has ended an idle connection
+                self._upstream.close()
                 if last:
                     self._reset()
                     return
@@ -302,7 +304,7 @@ class _ProxyHandler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(piece)
             request.sent_bytes += len(piece)
             if limit is not None and request.sent_bytes >= limit:
-                self.proxy.connection(fresh=True)  # what is left of the answer is not for the next request
+                self._upstream.close()  # what is left of the answer is not for the next request
                 self._end(fault)
                 return
 

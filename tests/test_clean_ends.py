@@ -218,7 +218,7 @@ def test_an_interrupt_while_waiting_for_a_read_that_hangs_comes_at_once_and_lose
         reading_on, first = threading.Event(), iter([True])
         real_read = LocalStorage.read
 
-        def read(self, file, start, length):
+        def read(self, file, start, length, stop=None):
             if file.path.startswith("part-002") and not reading_on.is_set():
                 if next(first, False):
                     print("hangs", flush=True)

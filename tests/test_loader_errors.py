@@ -273,7 +273,7 @@ def test_a_read_that_fails_is_an_error_at_its_batch_and_is_tried_again(folder: P
     with ParquetLoader(folder, **OPTIONS) as loader:
         real_read, failures = loader._config.storage.read, iter(range(5))
 
-        def read(file, start, length):
+        def read(file, start, length, stop=None):
             if file.path == "part-001.parquet" and next(failures, None) is not None:
                 raise StorageError("the disk is on fire")
             return real_read(file, start, length)

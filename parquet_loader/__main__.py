@@ -1,0 +1,95 @@
+"""``python -m parquet_loader index SOURCE --output FILE``: the footers of a dataset, read once for all ranks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from .errors import ParquetLoaderError
+from .index import build_index
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m parquet_loader", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    index = commands.add_parser(
+        "index",
+        help="read the footers of a dataset and save them",
+        description="Reads the footer of every file, or of as many as the cache does not know, and writes one file, "
+        'which every rank can be given: ParquetLoader(..., index="index.msgpack").',
+    )
+    index.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
+    index.add_argument("--output", required=True, help="the file to write; it appears when it is whole")
+    index.add_argument("--column", help="the token column, where it is not the only list of integers")
+    index.add_argument(
+        "--storage-options", type=json.loads, metavar="JSON", help="for the filesystem of a URL; secrets are better in "
+        "the environment, since other users may see a command's arguments"
+    )
+    index.add_argument("--threads", type=int, default=16, help="footers read at once (%(default)s)")
+    index.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
+    options = parser.parse_args(arguments)
+    begun = time.monotonic()
+    with _Progress() as progress:
+        try:
+            found = build_index(
+                options.source[0] if len(options.source) == 1 else options.source,
+                column=options.column,
+                storage_options=options.storage_options,
+                cache_dir=options.cache_dir,
+                threads=options.threads,
+                progress=progress.show,
+            )
+            found.save(options.output)
+        except (ParquetLoaderError, OSError) as error:
+            progress.end()
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            progress.end()
+            print("interrupted; nothing was written", file=sys.stderr)
+            return 130
+    print(
+        f"{options.output}: {len(found.files):,} files, {len(found):,} row groups, {int(found.rows.sum()):,} documents, "
+        f"{int(found.tokens.sum()):,} tokens in column {found.column!r}, in {time.monotonic() - begun:.1f} s"
+    )
+    for remark in found.remarks():
+        print(f"note: {remark}", file=sys.stderr)
+    return 0
+
+
+class _Progress:
+    """A bar on a terminal; nothing elsewhere, or without tqdm."""
+
+    def __init__(self) -> None:
+        self._update: Callable[[int, int], None] = lambda done, total: None
+        self.end: Callable[[], None] = lambda: None
+        if sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            bar = tqdm(unit="file", desc="footers", smoothing=0.1)
+
+            def update(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            self._update, self.end = update, bar.close
+
+    def show(self, done: int, total: int) -> None:
+        """So many files of all are done."""
+        self._update(done, total)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
