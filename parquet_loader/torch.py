@@ -349,8 +349,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 class TokenIterator(Iterator[dict[str, Any]]):
     """One iteration of a `TokenDataset`: the rest of an epoch.
 
-    Its state is whether it has come to the end; the position is the dataset's. Who saves both, as torchdata's
-    ``StatefulDataLoader`` does, resumes after an epoch's end into the next one, whole.
+    Its state is the epoch; the position is the dataset's. Who saves both, as torchdata's ``StatefulDataLoader`` does,
+    resumes into what was left of the epoch, which after its last batch is nothing; and then into the next one, whole.
 
     Attributes:
         ended: whether it has given all it had.
@@ -361,6 +361,7 @@ class TokenIterator(Iterator[dict[str, Any]]):
         self._batches: Iterator[Batch] | None = None
         self._before: dict[str, Any] = {}
         self._last = True
+        self._epoch: int | None = None  # once it has begun
         self.ended = False
 
     def __next__(self) -> dict[str, Any]:
@@ -381,19 +382,21 @@ class TokenIterator(Iterator[dict[str, Any]]):
         return self._dataset._item(batch, dict(batch.state) if self._last else before)
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether it has ended."""
-        return {"ended": self.ended}
+        """The epoch it gives the rest of, or None before its first batch."""
+        return {"epoch": self._epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Be as ended as the one whose state this is."""
-        if state["ended"] and not self.ended:
-            self._start()  # an iteration has begun here; it has no more to give
+        """Give the rest of the epoch of such a state; to be called after the dataset was given its own."""
+        if state["epoch"] is not None and state["epoch"] != self._dataset.epoch:
+            self._start()
+            self._epoch = state["epoch"]
             self._end()
 
     def _start(self) -> None:
         worker = get_worker_info()
         self._last = worker is None or worker.id == worker.num_workers - 1
         loader = self._dataset._begin(self)
+        self._epoch = loader.epoch
         self._before = loader.state_dict()
         self._batches = iter(loader)
 

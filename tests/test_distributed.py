@@ -1,0 +1,85 @@
+"""Process groups: `torch.distributed.checkpoint`, and device meshes. Real processes, gloo."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+import torch.distributed.checkpoint
+import torch.multiprocessing
+from unique_sets import unique_groups, write_set
+
+from parquet_loader import ParquetLoader
+from parquet_loader.torch import TokenDataset
+
+LANES, SEQ_LEN, STEPS = 8, 4, 9
+TOKENS = LANES * SEQ_LEN * STEPS
+RUN = {"lanes": LANES, "seq_len": SEQ_LEN, "window": 3, "seed": 5, "threads": 1}
+TAKEN = 3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    borders = np.sort(np.random.default_rng(0).choice(np.arange(1, TOKENS), 39, replace=False))
+    lengths = np.diff([0, *borders, TOKENS]).tolist()
+    files = unique_groups([[lengths[:10], lengths[10:20]], [lengths[20:30], lengths[30:]]])
+    return str(write_set(tmp_path_factory.mktemp("data"), files))
+
+
+def plain(data: str) -> list[list[list[int]]]:
+    with ParquetLoader(data, **RUN) as loader:
+        return [batch.tokens.tolist() for batch in loader]
+
+
+def on_ranks(folder: Path, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `work(rank, folder, *arguments)` returns in each of so many processes of one process group."""
+    torch.multiprocessing.spawn(_run, (count, folder, work, arguments), nprocs=count)
+    return [pickle.loads((folder / f"{count}-{rank}").read_bytes()) for rank in range(count)]
+
+
+def _run(rank: int, count: int, folder: Path, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store-{work.__name__}-{count}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=count)
+    try:
+        (folder / f"{count}-{rank}").write_bytes(pickle.dumps(work(rank, folder, *arguments)))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def rows_of(dataset: TokenDataset) -> list[list[list[int]]]:
+    return [item["input_ids"].tolist() for item in dataset]
+
+
+def together(found: list[list[list[list[int]]]]) -> list[list[list[int]]]:
+    """All ranks' rows of each step, one rank after another."""
+    return [list(chain(*rows)) for rows in zip(*found, strict=True)]
+
+
+def save(rank: int, folder: Path, data: str) -> Any:
+    with TokenDataset(data, **RUN) as dataset:
+        for _ in zip(range(TAKEN), dataset, strict=False):
+            pass
+        torch.distributed.checkpoint.save({"data": dataset}, checkpoint_id=folder / "checkpoint")
+        return dataset.state_dict()
+
+
+def load(rank: int, folder: Path, data: str) -> Any:
+    with TokenDataset(data, **RUN) as dataset:
+        torch.distributed.checkpoint.load({"data": dataset}, checkpoint_id=folder / "checkpoint")
+        return rows_of(dataset)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_distributed_checkpoints_resume_on_any_number_of_ranks(data: str, tmp_path: Path) -> None:
+    states = on_ranks(tmp_path, 4, save, data)
+    assert all(state == states[0] for state in states)  # of no rank, so that rank 0's does for all
+    for count in (2, 8):
+        assert together(on_ranks(tmp_path, count, load, data)) == plain(data)[TAKEN:]
