@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from .boundaries import Documents
 from .chunk import IntArray, TokenArray
 from .pack import Taken, document_starts
@@ -24,12 +26,15 @@ class Batch:
         epoch: the epoch the batch belongs to, by lane 0's first token.
         weight: this rank's rows × ranks / lanes: 1.0 unless lanes are dealt out unevenly. The mean over ranks of
             (weight × mean loss of the rank's rows) is the mean loss of the global batch.
+        lengths: int64, shape ``(lanes of this rank,)``, at the end of a run of a given number of epochs: how many
+            columns of each row are tokens, the others are padding and 0. None where all are tokens.
     """
 
     tokens: TokenArray
     state: dict[str, Any]
     epoch: int
     weight: float
+    lengths: IntArray | None = None
     taken: Sequence[Taken] = field(repr=False)
 
     def document_starts(self) -> tuple[IntArray, IntArray]:
@@ -45,10 +50,15 @@ class Batch:
     def documents(self, columns: int | None = None) -> Documents:
         """The documents of the rows, for `Documents.position_ids`, ``document_ids``, ``cu_seqlens`` and ``max_seqlen``.
 
-        Computed when called: keep it to ask for several of them.
+        Computed when called: keep it to ask for several of them. Padding is a document by itself.
 
         Args:
             columns: of the rows' first so many columns: with ``overlap=1`` give ``seq_len``, to have those of the
                 inputs ``tokens[:, :-1]``. None for all of them.
         """
-        return Documents.of(*self.document_starts(), self.tokens.shape[1] if columns is None else columns)
+        row_splits, starts = self.document_starts()
+        if self.lengths is not None:
+            # No document begins at a row's end or in its padding: what comes last in a row comes last when sorted in.
+            starts = np.insert(starts, row_splits[1:], self.lengths)
+            row_splits = row_splits + np.arange(len(row_splits))
+        return Documents.of(row_splits, starts, self.tokens.shape[1] if columns is None else columns)

@@ -22,7 +22,7 @@ import numpy as np
 
 from .chunk import IntArray
 
-__all__ = ["IGNORE_INDEX", "Documents", "mask_first_labels"]
+__all__ = ["IGNORE_INDEX", "Documents", "mask_first_labels", "mask_padding"]
 
 IGNORE_INDEX = -100  # what PyTorch's and Hugging Face's losses leave out
 
@@ -106,3 +106,8 @@ def mask_first_labels(
     inside = (places >= 0) & (places < labels.shape[1])
     rows = np.arange(len(labels)).repeat(np.diff(row_splits))
     labels[rows[inside], places[inside]] = IGNORE_INDEX
+
+
+def mask_padding(labels: np.ndarray[tuple[int, ...], np.dtype[Any]], lengths: IntArray, *, shift: int) -> None:
+    """Write -100 over the labels that are padding; see `Batch.lengths`, and for the rest `mask_first_labels`."""
+    labels[np.arange(shift, labels.shape[1] + shift) >= lengths[:, None]] = IGNORE_INDEX

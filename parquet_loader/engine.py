@@ -58,6 +58,7 @@ class EngineConfig:
         threads: row groups decoded at once.
         requests: row groups read at once.
         budget_bytes: the most that is ever held.
+        epochs: no more than these are read; None for no end.
     """
 
     index: DatasetIndex
@@ -72,6 +73,7 @@ class EngineConfig:
     threads: int
     requests: int
     budget_bytes: int
+    epochs: int | None = None
 
 
 @dataclass(slots=True)
@@ -481,11 +483,13 @@ class Engine:
             config.last - config.first, config.dtype, self._windows.next, self.budget.release
         )
 
-    def rows(self, positions: IntArray, seq_len: int, overlap: int) -> tuple[TokenArray, list[Taken]]:
+    def rows(
+        self, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
+    ) -> tuple[TokenArray, list[Taken]]:
         """See `Packer.rows`."""
         if self._packer is None:
             raise LoaderClosedError("closed while a batch was waited for")
-        return self._packer.rows(positions, seq_len, overlap)
+        return self._packer.rows(positions, seq_len, overlap, ends)
 
     def halt(self) -> None:
         """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""
@@ -500,9 +504,11 @@ class Engine:
 
 
 def _tasks(config: EngineConfig, position: int, shared: _Shared) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
-    """The tasks of the windows from a position on, without end. A function, so that it keeps no engine alive."""
+    """The tasks of the windows from a position on. A function, so that it keeps no engine alive."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):
+        if config.epochs is not None and window.epoch >= config.epochs:
+            return
         plan = plan_window(config, window)
         # Where the window has no token for these lanes, there are no tasks.
         job = _WindowJob(config, plan, shared)

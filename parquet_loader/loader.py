@@ -11,7 +11,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .batch import Batch
 from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
 from .engine import Counters, Engine, EngineConfig, required_bytes
 from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
+from .finish import TAILS, Finish, finish_of
 from .index import DatasetIndex, index_storage
 from .order import Order, lane_range
 from .retry import RETRY_SECONDS
@@ -53,6 +54,11 @@ class ParquetLoader:
         uneven: allow a world size that does not divide ``lanes``; see `Batch.weight`.
         overlap: 1 makes rows of ``seq_len + 1`` tokens that still advance by ``seq_len``, so that inputs ``row[:-1]``
             and shifted labels ``row[1:]`` cost no token.
+        epochs: the run ends after so many, and further loops give nothing; None for no end. 1 is for evaluation.
+        tail: how it ends then, after equally many batches on all ranks. ``"pad"`` delivers every token, and fills the
+            last batch up with zeros; see `Batch.lengths`. ``"drop"`` leaves out the last tokens that fill no batch.
+        skip_batches: begin after so many batches, for a run that stored no state but a count: of samples, divide it by
+            ``lanes``. A state that is loaded counts by itself.
         budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices.
         threads: that decode; None for as many as leave a core to the consumer, from 1 to 4.
         requests: column chunks read at once; None for as many as `threads` where the files are local, and for 16 over
@@ -87,6 +93,9 @@ class ParquetLoader:
         world_size: int = 1,
         uneven: bool = False,
         overlap: int = 0,
+        epochs: int | None = None,
+        tail: Literal["pad", "drop"] = "pad",
+        skip_batches: int = 0,
         budget_bytes: int = 2 << 30,
         threads: int | None = None,
         requests: int | None = None,
@@ -103,6 +112,10 @@ class ParquetLoader:
         self._seq_len = _integer("seq_len", seq_len, 1, _MOST)
         self._overlap = _integer("overlap", overlap, 0, 1)
         lanes = _integer("lanes", lanes, 1, _MOST)
+        epochs = None if epochs is None else _integer("epochs", epochs, 1, _MOST)
+        if tail not in TAILS:
+            raise ConfigError(f"tail must be 'pad' or 'drop', not {tail!r}")
+        skip_batches = _integer("skip_batches", skip_batches, 0, 2**62 // (lanes * self._seq_len) - 1)
         window = _integer("window", window, 1)
         seed = _integer("seed", seed, 0, 2**64 - 1)
         threads = _default_threads() if threads is None else _integer("threads", threads, 1)
@@ -169,13 +182,20 @@ class ParquetLoader:
             threads=threads,
             requests=requests,
             budget_bytes=budget_bytes,
+            epochs=epochs,
         )
+        self._finish: Finish | None = None
+        if epochs is not None:
+            self._finish = finish_of(
+                order, first, last, epochs=epochs, tail=tail, seq_len=self._seq_len, overlap=self._overlap
+            )
         _check_budget(self._config)
         self._weight = (last - first) * world_size / lanes
-        self._position = 0
+        self._position = skip_batches * self._seq_len
         self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._counters = Counters()
         self._batches = 0
+        self._padding = 0  # columns of rows that were no tokens
         self._peak_bytes = 0
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +210,7 @@ class ParquetLoader:
         while True:
             if restored != self._restored:
                 epoch, restored = self.epoch, self._restored
-            if self.epoch != epoch:
+            if self.epoch != epoch or self._finished:
                 return
             yield self._next()
 
@@ -215,13 +235,18 @@ class ParquetLoader:
         if engine is None:
             self._engine = engine = Engine(self._config, self._position, self._counters)
         positions = np.full(self._config.last - self._config.first, self._position, np.int64)
+        columns = self._seq_len + self._overlap
+        finish = self._finish
+        lengths = finish.lengths(self._position, columns) if finish is not None else None
+        ends = finish.ends if finish is not None and lengths is not None else None
         try:
-            tokens, taken = engine.rows(positions, self._seq_len, self._overlap)
+            tokens, taken = engine.rows(positions, self._seq_len, self._overlap, ends)
             batch = Batch(
                 tokens=tokens,
                 state=self._run.state(self._position + self._seq_len),
                 epoch=self.epoch,
                 weight=self._weight,
+                lengths=lengths,
                 taken=taken,
             )
             self._position += self._seq_len
@@ -231,16 +256,28 @@ class ParquetLoader:
             engine.halt()
             raise
         self._batches += 1
+        if lengths is not None:
+            self._padding += int(np.maximum(self._seq_len - lengths, 0).sum())
         return batch
 
     def __len__(self) -> int:
         """Batches of the current epoch, from its start to its end, wherever the loader is in it."""
+        if self._finish is not None:
+            return self._finish.batches_of(self._order, self.epoch, self._seq_len, self._position)
         return self._order.batches_of(self.epoch, self._seq_len, self._position)
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0."""
-        return self._order.epoch_of(self._position)
+        """The epoch of the next batch, from 0; `epochs` where there is none."""
+        epoch = self._order.epoch_of(self._position)
+        if self._finish is None:
+            return epoch
+        # A lane may have one token more than lane 0 has, of whose epoch batches are.
+        return self._finish.epochs if self._finished else min(epoch, self._finish.epochs - 1)
+
+    @property
+    def _finished(self) -> bool:
+        return self._finish is not None and self._position >= self._finish.stop
 
     # ── position ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -315,7 +352,7 @@ class ParquetLoader:
         rows = self._config.last - self._config.first
         return {
             "batches": self._batches,
-            "tokens": self._batches * rows * self._seq_len,
+            "tokens": self._batches * rows * self._seq_len - self._padding,
             "position": self._position,
             "epoch": self.epoch,
             "bytes_read": self._counters.bytes_read,

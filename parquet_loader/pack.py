@@ -104,19 +104,23 @@ class Packer:
         # The last columns of the rows before, which overlapping rows begin with: their window may be gone by then.
         self._tail: tuple[TokenArray, list[Taken]] | None = None
 
-    def rows(self, positions: IntArray, seq_len: int, overlap: int = 0) -> tuple[TokenArray, list[Taken]]:
+    def rows(
+        self, positions: IntArray, seq_len: int, overlap: int = 0, ends: IntArray | None = None
+    ) -> tuple[TokenArray, list[Taken]]:
         """The rows at ``positions``, which never go back, and what they consist of.
 
         Args:
             positions: each lane's position in its stream, shape ``(lanes,)``; not to be changed afterwards.
             seq_len: tokens that the lanes advance by.
             overlap: tokens that rows hold beyond that, and the next rows begin with.
+            ends: where the lanes' streams end, shape ``(lanes,)``: rows hold zeros beyond. None for no end.
 
         Returns:
             A fresh C-contiguous array of shape ``(lanes, seq_len + overlap)``, and what it was taken from.
         """
         length = seq_len + overlap
-        out = np.empty((self._lanes, length), self._dtype)
+        stops = positions + length if ends is None else np.minimum(positions + length, ends)
+        out = (np.empty if ends is None else np.zeros)((self._lanes, length), self._dtype)
         taken: list[Taken] = []
         filled = 0
         if self._tail is not None:
@@ -126,21 +130,18 @@ class Packer:
                 out[:, :filled] = columns
                 taken += tail_taken
         cells = filled * self._lanes
-        stops = positions + length
-        while True:
+        wanted = out.size if ends is None else int(np.maximum(stops - positions, filled).sum())
+        while cells < wanted:
             if self._window is None:
                 self._window = self._next_window()
             window = self._window
             cells += copy_rows(out, positions, filled, window)
             taken.append(Taken(window.places, window.documents, positions, (filled, length)))
-            done = bool((window.places.ends >= stops).all())
             if (window.places.ends <= stops).all():
                 held, self._window = window.held_bytes, None
                 del window  # what is given back must not be held here while the next one is waited for
                 self._release(held)
-            if done:
-                break
-        assert cells == out.size  # no cell of a batch is ever left to chance
+        assert cells == wanted  # no cell of a batch is ever left to chance
         if overlap:
             self._tail = (
                 out[:, seq_len:].copy(),

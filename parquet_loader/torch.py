@@ -29,7 +29,7 @@ import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batch import Batch
-from .boundaries import mask_first_labels
+from .boundaries import mask_first_labels, mask_padding
 from .errors import CheckpointError, ConfigError, LoaderClosedError
 from .loader import ParquetLoader
 from .storage import Source
@@ -50,7 +50,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
     ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
                      compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
-                     them themselves, as Hugging Face's do
+                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with
     ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
     ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
                      row begins, and rising by one
@@ -193,6 +193,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             labels = np.array(rows[:, overlap:], self._dtype, order="C")
             if self._mask_first_labels:
                 mask_first_labels(labels, *batch.document_starts(), shift=overlap)
+            if batch.lengths is not None:
+                mask_padding(labels, batch.lengths, shift=overlap)
             item["labels"] = torch.from_numpy(labels)
         if self._boundaries:
             documents = batch.documents(seq_len)

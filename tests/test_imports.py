@@ -30,6 +30,7 @@ ORDER = [
     "storage",
     "index",
     "order",
+    "finish",
     "prefetch",
     "slices",
     "pack",
