@@ -14,11 +14,12 @@ BIN := $(VENV)/bin
 # Half the tests wait for threads and processes, so two workers are worth having even on two cores.
 WORKERS ?= 2
 
-.PHONY: help install test lint types unit demo bench scaling clean
+.PHONY: help install test lint types unit demo soak bench scaling clean
 
 help:
 	@echo "make test   lint, types and tests      make demo   text to a killed and resumed training run"
 	@echo "make lint | types | unit               one part of make test"
+	@echo "make soak   pretokenization killed 40 times, and its set compared with that of a quiet run"
 	@echo "make bench  loaders compared           make bench BENCH_FLAGS='--tokens 4_000_000 --rounds 2'  is a small run"
 	@echo "make scaling  docs/performance.md measured anew: how speed and memory scale"
 
@@ -57,6 +58,11 @@ $(BENCH_VENV)/.installed: pyproject.toml Makefile
 	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps $(TORCH_FLAGS) "$(TORCH)" "$(TORCHVISION)"
 	$(BENCH_VENV)/bin/python -m pip install --quiet --editable ".[bench]" "$(TORCH)" "$(TORCHVISION)"
 	@touch $@
+
+# 40 kills at random moments of pretokenization, with one worker process and with two.
+SOAK_FLAGS ?=
+soak: install
+	$(BIN)/python tools/pretokenize_soak.py $(SOAK_FLAGS)
 
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python tools/benchmark.py --output build/benchmark $(BENCH_FLAGS)

@@ -3,31 +3,65 @@
 `pretokenize` runs `PretokenizeOptions`; ``python -m parquet_loader.pretokenize`` and ``tools/pretokenize.py`` are its
 command line. Needs ``pip install parquet_loader[pretokenize]``, of which nothing is imported before it is used.
 
-The stages, one way down: `sources` (records) -> `tokenizer` (token ids) -> `plan`, `writer` (row groups, files) ->
-`output` (the folder), `manifest`; `pipeline` wires them, `cli` is above it.
+The stages, one way down, each module with one task:
+
+    records, sources, hub, registry      text in
+    selection, dedup, ledger             which of it is written
+    tokenizer, workers                   token ids
+    plan, writer                         row groups and files
+    output, lock, journal, manifest      the folder
+    options, pipeline, progress, verify  a run
+    cli                                  the command
 """
 
 from parquet_loader.pretokenize.cli import main
 from parquet_loader.pretokenize.manifest import Encoding, FileEntry, Manifest
-from parquet_loader.pretokenize.pipeline import PretokenizeOptions, Progress, Summary, pretokenize
-from parquet_loader.pretokenize.sources import FileSource, Record, Source, find_files
+from parquet_loader.pretokenize.options import PretokenizeOptions
+from parquet_loader.pretokenize.pipeline import (
+    PretokenizeWarning,
+    Summary,
+    pretokenize,
+)
+from parquet_loader.pretokenize.progress import Progress
+from parquet_loader.pretokenize.records import BadRecord, Cursor, Record, Source
+from parquet_loader.pretokenize.registry import (
+    PRESETS,
+    Preset,
+    SourceOptions,
+    open_source,
+    register_source,
+    source_names,
+)
+from parquet_loader.pretokenize.sources import FileSource, find_files
 from parquet_loader.pretokenize.tokenizer import TokenBatch, Tokenizer, TokenizerInfo, load_tokenizer
+from parquet_loader.pretokenize.verify import Verification, verify_set
 
 __all__ = [
+    "PRESETS",
+    "BadRecord",
+    "Cursor",
     "Encoding",
     "FileEntry",
     "FileSource",
     "Manifest",
+    "Preset",
     "PretokenizeOptions",
+    "PretokenizeWarning",
     "Progress",
     "Record",
     "Source",
+    "SourceOptions",
     "Summary",
     "TokenBatch",
     "Tokenizer",
     "TokenizerInfo",
+    "Verification",
     "find_files",
     "load_tokenizer",
     "main",
+    "open_source",
     "pretokenize",
+    "register_source",
+    "source_names",
+    "verify_set",
 ]

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, get_args
 
 from parquet_loader.errors import ConfigError, ParquetLoaderError
-from parquet_loader.pretokenize.extras import import_extra
-from parquet_loader.pretokenize.pipeline import (
+from parquet_loader.pretokenize.dedup import HASH_NAMES
+from parquet_loader.pretokenize.options import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FILE_TOKENS,
     DEFAULT_ROW_GROUP_TOKENS,
     PretokenizeOptions,
-    Progress,
-    pretokenize,
 )
+from parquet_loader.pretokenize.pipeline import PretokenizeWarning, pretokenize
+from parquet_loader.pretokenize.progress import reporting
+from parquet_loader.pretokenize.registry import PRESETS, source_names
+from parquet_loader.pretokenize.sources import TextUnit
+from parquet_loader.pretokenize.tokenizer import load_tokenizer
+from parquet_loader.pretokenize.verify import verify_set
 
 _EXIT_ERROR = 2
 _EXIT_SIGNAL = 128  # plus the signal's number, as shells have it
@@ -32,31 +37,52 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pretokenize",
         description="Tokenize text into Parquet files that parquet_loader reads.",
+        epilog="A run that was killed goes on with the same command.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,  # a script's abbreviation must not change its meaning with a later option
     )
-    add = parser.add_argument
-    add(
+    reading = parser.add_argument_group("what to read").add_argument
+    reading(
         "--input",
         dest="inputs",
         nargs="+",
         action="extend",
-        required=True,
+        default=[],
         metavar="PATH",
-        help="files, folders or globs, local or URLs: .txt, .jsonl, .ndjson, .json (also .gz, .zst), .parquet",
+        help="files, folders or globs, local or URLs: .txt, .jsonl, .ndjson, .json, .csv (also .gz, .zst), .parquet",
     )
-    add("--output", required=True, metavar="FOLDER", help="folder to write, local or a URL")
-    add("--tokenizer", required=True, metavar="PATH|NAME", help="tokenizer.json, a folder with one, or a Hub name")
-    add("--text-column", default="text", metavar="NAME", help="JSON field or Parquet column that holds the text")
-    add("--text-unit", choices=("line", "file"), default="line", help="what is one document in a .txt")
-    add("--append-eos", action="store_true", help="end every document with the end-of-document token")
-    add("--eos-token", metavar="TOKEN", help="the end-of-document token, where it cannot be found by itself")
-    add("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N", help="tokens of a row group")
-    add("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
-    add("--max-docs", type=int, metavar="N", help="stop after so many documents")
-    add("--overwrite", action="store_true", help="replace the files of a former run")
-    add("--batch-bytes", type=int, default=DEFAULT_BATCH_BYTES, metavar="N", help="bytes of text encoded at a time")
-    add("--storage-options", default="{}", metavar="JSON", help="options of the fsspec filesystem, for URLs")
+    names = ", ".join(source_names())
+    reading("--source", default="files", metavar="NAME", help=f"{names}, or package.module:factory")
+    reading("--preset", choices=tuple(PRESETS), help="a well-known data set of the Hugging Face Hub")
+    reading("--dataset", metavar="NAME", help="a data set of the Hugging Face Hub, for --source hf")
+    reading("--config", metavar="NAME", help="its configuration")
+    reading("--split", default="train", metavar="NAME", help="its split")
+    reading("--revision", metavar="NAME", help="a branch, tag or commit of it")
+    reading("--text-column", default="text", metavar="NAME", help="field or column that holds the text")
+    reading("--text-unit", choices=get_args(TextUnit), default="line", help="what is one document in a .txt")
+    reading("--max-docs", type=int, metavar="N", help="stop after so many documents")
+    reading(
+        "--on-bad-record", choices=("raise", "skip"), default="raise", help="invalid JSON, no field, wrong type, ..."
+    )
+    reading("--empty", choices=("keep", "skip"), default="keep", help="what becomes of a text without a character")
+    dedup = parser.add_argument_group("duplicates").add_argument
+    dedup("--dedup", action="store_true", help="leave out texts that were there before, white space aside")
+    dedup("--hash", choices=HASH_NAMES, default="sha256", help="what tells them")
+    dedup("--seen-hashes", metavar="PATH", help="a file of the hashes of texts of other runs")
+    dedup("--write-seen-hashes", action="store_true", help="add this run's to that file")
+    writing = parser.add_argument_group("what to write").add_argument
+    writing("--output", required=True, metavar="FOLDER", help="folder to write, local or a URL")
+    writing("--tokenizer", required=True, metavar="PATH|NAME", help="tokenizer.json, a folder with one, or a Hub name")
+    writing("--append-eos", action="store_true", help="end every document with the end-of-document token")
+    writing("--eos-token", metavar="TOKEN", help="the end-of-document token, where it cannot be found by itself")
+    writing("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N", help="tokens of a row group")
+    writing("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
+    writing("--overwrite", action="store_true", help="replace the files of a former run")
+    running = parser.add_argument_group("how to run").add_argument
+    running("--workers", type=int, default=0, metavar="N", help="processes that encode; 0: the threads of this one")
+    running("--batch-bytes", type=int, default=DEFAULT_BATCH_BYTES, metavar="N", help="bytes of text encoded at a time")
+    running("--storage-options", default="{}", metavar="JSON", help="options of the fsspec filesystem, for URLs")
+    running("--verify", action="store_true", help="read the set again at the end and show some documents")
     return parser
 
 
@@ -66,7 +92,11 @@ def parse_options(argv: Sequence[str] | None = None) -> PretokenizeOptions:
     Raises:
         ConfigError: a value that cannot work.
     """
-    values = vars(build_parser().parse_args(argv))
+    return _options(vars(build_parser().parse_args(argv)))
+
+
+def _options(values: dict[str, Any]) -> PretokenizeOptions:
+    values = {key: value for key, value in values.items() if key != "verify"}
     values["inputs"] = tuple(values["inputs"])
     try:
         values["storage_options"] = json.loads(values["storage_options"])
@@ -83,18 +113,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM.
     """
+    values = vars(build_parser().parse_args(argv))
     try:
-        with _sigterm_as_interrupt(), _progress_bar() as progress:
-            summary = pretokenize(parse_options(argv), progress=progress)
+        with _sigterm_as_interrupt(), _warnings_as_lines():
+            options = _options(values)
+            with reporting() as progress:
+                summary = pretokenize(options, progress=progress)
+            print(summary.describe())
+            if values["verify"]:
+                tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token)
+                print(verify_set(options.output, tokenizer, storage_options=options.storage_options).describe())
     except ParquetLoaderError as exc:
         print(f"pretokenize: error: {exc}", file=sys.stderr)
         return _EXIT_ERROR
     except KeyboardInterrupt as exc:
         number = exc.args[0] if exc.args else signal.SIGINT
-        print("pretokenize: interrupted", file=sys.stderr)
+        print("pretokenize: interrupted; the same command goes on from the last finished file", file=sys.stderr)
         return _EXIT_SIGNAL + int(number)
-    print(summary.describe())
     return 0
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """What is meant for the user is one line, and any other warning what it always is."""
+    with warnings.catch_warnings():
+        former = warnings.showwarning
+        warnings.simplefilter("always", PretokenizeWarning)
+
+        def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
+            if issubclass(category, PretokenizeWarning):
+                print(f"pretokenize: warning: {message}", file=sys.stderr)
+            else:
+                former(message, category, *details, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager
@@ -112,20 +165,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, former)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[Progress], None] | None]:
-    """A bar on a terminal, None elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    # A pseudo-terminal of no known size would get a bar without a single sign.
-    size = {} if os.get_terminal_size(sys.stderr.fileno()).columns else {"ncols": 100, "nrows": 24}
-    with import_extra("tqdm").tqdm(desc="pretokenize", unit="B", unit_scale=True, **size) as bar:
-
-        def show(done: Progress) -> None:
-            bar.set_postfix_str(f"{done.documents:,} docs, {done.tokens:,} tokens", refresh=False)
-            bar.update(done.text_bytes - bar.n)
-
-        yield show

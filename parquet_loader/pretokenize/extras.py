@@ -8,8 +8,12 @@ from typing import Any
 from parquet_loader.errors import ConfigError
 
 
-def import_extra(name: str) -> Any:
+def import_extra(name: str, extra: str = "pretokenize") -> Any:
     """The module, or an error that says how to install it.
+
+    Args:
+        name: the module.
+        extra: the extra of this library that brings it.
 
     Raises:
         ConfigError: the package is not installed.
@@ -19,4 +23,4 @@ def import_extra(name: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name != name:
             raise  # the package is there but broken: its own message says more
-        raise ConfigError(f"this needs the package {name}: pip install parquet_loader[pretokenize]") from exc
+        raise ConfigError(f"this needs the package {name}: pip install parquet_loader[{extra}]") from exc

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from parquet_loader.errors import DataError
@@ -79,16 +80,55 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Records that were read and not written.
+
+    Attributes:
+        duplicates: by ``--dedup``.
+        empty: texts without a character, by ``--empty skip``.
+        bad: by ``--on-bad-record skip``.
+    """
+
+    duplicates: int = 0
+    empty: int = 0
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadEntry:
+    """A record that was skipped because it is not what it should be.
+
+    Attributes:
+        where: file and line, or file and row.
+        problem: what is wrong.
+    """
+
+    where: str
+    problem: str
+
+
+MAX_LISTED_BAD_RECORDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A whole set: written last, so that a folder that has one is complete.
 
     Attributes:
         encoding: how text became tokens.
         files: every Parquet file, in order.
+        text_bytes: UTF-8 bytes of the documents.
+        skipped: how many records were not written.
+        bad_records: which of them were bad, the first `MAX_LISTED_BAD_RECORDS`.
+        fingerprint: what the set depends on: the source, the options.
     """
 
     encoding: Encoding
     files: tuple[FileEntry, ...]
+    text_bytes: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    bad_records: tuple[BadEntry, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:
@@ -105,7 +145,11 @@ class Manifest:
         values = self.encoding.to_dict() | {
             "documents": self.documents,
             "tokens": self.tokens,
+            "text_bytes": self.text_bytes,
+            "skipped": asdict(self.skipped),
+            "bad_records": [asdict(entry) for entry in self.bad_records],
             "files": [asdict(file) for file in self.files],
+            "fingerprint": dict(self.fingerprint),
         }
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
@@ -124,6 +168,14 @@ class Manifest:
                     path=MANIFEST_NAME,
                 )
             files = tuple(FileEntry(**entry) for entry in values["files"])
-            return Manifest(encoding=Encoding.from_dict(values), files=files)
-        except (ValueError, KeyError, TypeError) as exc:
+            return Manifest(
+                encoding=Encoding.from_dict(values),
+                files=files,
+                # Sets that were written before these were counted have none of them.
+                text_bytes=values.get("text_bytes", 0),
+                skipped=Skipped(**values.get("skipped", {})),
+                bad_records=tuple(BadEntry(**entry) for entry in values.get("bad_records", [])),
+                fingerprint=values.get("fingerprint", {}),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise DataError(f"not a manifest of tokenized files ({exc!r}).", path=MANIFEST_NAME) from exc

@@ -1,108 +1,51 @@
-"""The whole way: records to batches of text, batches to tokens, tokens to files.
+"""The whole way: records to batches of text, batches to tokens, tokens to files, and on from where a run was ended.
 
-    source.records() --batches--> [texts] --encode, one batch ahead on a thread--> TokenBatch --SetWriter--> files
+    source.records(cursor) -> selection -> batches -> in_order(encode) -> SetWriter -> parts in the staging folder
+                                                            |                |
+                                                          Ledger --position--+--> journal, once a part
+    all parts there: journal "removing" -> old set goes -> journal "moving" -> parts, manifest come -> staging goes
 
-While the tokenizer's threads work on one batch (without the GIL), the main thread writes the one before and reads the
-one after.
+While the tokenizer's threads or processes work on the next batches, the main thread writes one and reads those after.
+Reading, choosing and writing are one stream, so what comes out does not depend on how many workers encode.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections import deque
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import cast, get_args
 
 from parquet_loader.errors import ConfigError, DataError
-from parquet_loader.pretokenize.manifest import Encoding, Manifest
+from parquet_loader.pretokenize.dedup import (
+    Digests,
+    SeenFile,
+    SeenHashes,
+    as_digests,
+    digest_function,
+)
+from parquet_loader.pretokenize.journal import Journal, differences
+from parquet_loader.pretokenize.ledger import Document, Ledger
+from parquet_loader.pretokenize.manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Skipped
+from parquet_loader.pretokenize.options import PretokenizeOptions
 from parquet_loader.pretokenize.output import OutputFolder
-from parquet_loader.pretokenize.sources import FileSource, Record, Source, TextUnit, find_files
+from parquet_loader.pretokenize.progress import Progress
+from parquet_loader.pretokenize.records import Source
+from parquet_loader.pretokenize.selection import Dedup, Selection
+from parquet_loader.pretokenize.sources import FileSource
 from parquet_loader.pretokenize.tokenizer import TokenBatch, Tokenizer, load_tokenizer
-from parquet_loader.pretokenize.writer import MAX_ROW_GROUP_TOKENS, TOKEN_COLUMN, SetWriter
+from parquet_loader.pretokenize.workers import Encode, encoders, in_order
+from parquet_loader.pretokenize.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 
-DEFAULT_ROW_GROUP_TOKENS = 1_000_000
-DEFAULT_FILE_TOKENS = 100_000_000
-DEFAULT_BATCH_BYTES = 2 << 20
-
+_FINGERPRINT_VERSION = 1
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PretokenizeOptions:
-    """What to tokenize, and how.
-
-    Attributes:
-        inputs: files, folders, globs; local paths or any fsspec URLs.
-        output: the folder to write, a local path or any fsspec URL.
-        tokenizer: a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face Hub.
-        text_column: the JSON field or Parquet column with the text.
-        text_unit: whether a line of a ``.txt`` is a document (``"line"``), or the whole file (``"file"``).
-        append_eos: end every document with the tokenizer's end-of-document token.
-        eos_token: that token; None to find it.
-        row_group_tokens: tokens of a row group, about.
-        file_tokens: tokens of a file, about.
-        max_docs: stop after so many documents; None for all.
-        overwrite: replace the files of a former run.
-        batch_bytes: UTF-8 bytes of text that are encoded at a time.
-        storage_options: handed to fsspec for inputs and outputs that are URLs.
-    """
-
-    inputs: tuple[str, ...]
-    output: str
-    tokenizer: str
-    text_column: str = "text"
-    text_unit: TextUnit = "line"
-    append_eos: bool = False
-    eos_token: str | None = None
-    row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
-    file_tokens: int = DEFAULT_FILE_TOKENS
-    max_docs: int | None = None
-    overwrite: bool = False
-    batch_bytes: int = DEFAULT_BATCH_BYTES
-    storage_options: Mapping[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if isinstance(cast("object", self.inputs), str) or not self.inputs:
-            raise ConfigError(f"inputs must be a sequence of at least one path, got {self.inputs!r}.")
-        if not self.output or not all(self.inputs):
-            raise ConfigError(f"inputs {self.inputs!r} and output {self.output!r} must not be empty strings.")
-        if self.text_unit not in get_args(TextUnit):
-            raise ConfigError(f"text_unit must be 'line' or 'file', got {self.text_unit!r}.")
-        for name, value in (
-            ("row_group_tokens", self.row_group_tokens),
-            ("file_tokens", self.file_tokens),
-            ("batch_bytes", self.batch_bytes),
-            ("max_docs", 1 if self.max_docs is None else self.max_docs),
-        ):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}.")
-        if self.row_group_tokens > MAX_ROW_GROUP_TOKENS // 2:
-            raise ConfigError(
-                f"row_group_tokens must be at most {MAX_ROW_GROUP_TOKENS // 2:,}, got {self.row_group_tokens:,}."
-            )
-        if self.file_tokens < self.row_group_tokens:
-            raise ConfigError(
-                f"file_tokens ({self.file_tokens:,}) is less than row_group_tokens ({self.row_group_tokens:,}), but a "
-                f"file holds whole row groups. Raise the first or lower the second."
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a run has come.
-
-    Attributes:
-        documents: encoded so far.
-        tokens: of those documents.
-        text_bytes: of those documents, in UTF-8.
-    """
-
-    documents: int = 0
-    tokens: int = 0
-    text_bytes: int = 0
+class PretokenizeWarning(UserWarning):
+    """Something that works, and may not be what was meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,57 +55,75 @@ class Summary:
     Attributes:
         manifest: what was written.
         output: where.
-        text_bytes: UTF-8 bytes of all documents.
         seconds: from the first look at the input to the manifest.
         skipped: names of files in input folders that were passed over because of their extension.
+        earlier_bytes: UTF-8 bytes of the documents that an earlier run of the same command had finished.
     """
 
     manifest: Manifest
     output: str
-    text_bytes: int
     seconds: float
     skipped: tuple[str, ...] = ()
+    earlier_bytes: int = 0
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of all documents."""
+        return self.manifest.text_bytes
 
     def describe(self) -> str:
         """One paragraph for people."""
         documents, tokens, files = self.manifest.documents, self.manifest.tokens, len(self.manifest.files)
+        left_out = self.manifest.skipped
+        done_now = self.text_bytes - self.earlier_bytes
         text = (
             f"Wrote {documents:,} documents, {tokens:,} tokens ({self.manifest.encoding.dtype}), "
             f"in {files:,} {'file' if files == 1 else 'files'} to {self.output}: "
-            f"{tokens / max(self.text_bytes, 1):.3f} tokens per byte of text, {self.text_bytes / 1e6:,.1f} MB "
-            f"in {self.seconds:,.1f} s."
+            f"{self.text_bytes / tokens:.3f} bytes of text per token, {self.text_bytes / 1e6:,.1f} MB "
+            f"in {self.seconds:,.1f} s ({done_now / 1e6 / max(self.seconds, 1e-3):,.1f} MB/s)."
         )
+        if self.earlier_bytes:
+            text += f" {self.earlier_bytes / 1e6:,.1f} MB of it an earlier run had finished."
+        for number, what in (
+            (left_out.duplicates, "duplicates"),
+            (left_out.empty, "empty texts"),
+            (left_out.bad, "bad records, listed in the manifest"),
+        ):
+            if number:
+                text += f" Left out {number:,} {what}."
         if self.skipped:
             text += f" Passed over {len(self.skipped):,} files of other kinds, such as {self.skipped[0]}."
         return text
 
 
 def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], None] | None = None) -> Summary:
-    """Tokenize text files into a set of Parquet files, whole or not at all.
+    """Tokenize text into a set of Parquet files, whole or not at all, and on from where the same run was ended.
 
     Args:
         options: what to do.
         progress: called after every batch, in the calling thread.
 
     Raises:
-        ConfigError: an option that cannot work, an output that is not empty, a tokenizer that is not to be had.
+        ConfigError: an option that cannot work, an output that is not empty or of other options, a tokenizer that is
+            not to be had.
         DataError: an input that does not hold what it should; names the file and the line or row.
         StorageError: a path that cannot be read or written.
     """
     started = time.monotonic()
-    files = find_files(options.inputs, options.storage_options)
+    source = options.open_source()
     output = OutputFolder(options.output, options.storage_options)
-    output.prepare(overwrite=options.overwrite, inputs=files.files)
+    if isinstance(source, FileSource):
+        output.refuse_inputs(source.files)
+    output.look()
     # Last, because a Hub name can take long.
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
-    source = FileSource(files=files.files, text_column=options.text_column, text_unit=options.text_unit)
-    manifest, done = tokenize_source(source, tokenizer, output, options, progress=progress)
+    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress)
     return Summary(
         manifest=manifest,
         output=options.output,
-        text_bytes=done.text_bytes,
         seconds=time.monotonic() - started,
-        skipped=files.skipped,
+        skipped=source.skipped if isinstance(source, FileSource) else (),
+        earlier_bytes=earlier_bytes,
     )
 
 
@@ -173,10 +134,13 @@ def tokenize_source(
     options: PretokenizeOptions,
     *,
     progress: Callable[[Progress], None] | None = None,
-) -> tuple[Manifest, Progress]:
-    """Tokenize any source with any tokenizer into an output folder that was prepared.
+) -> tuple[Manifest, int]:
+    """Tokenize any source with any tokenizer into an output folder.
 
     Of the options, those that name a source, a tokenizer or an output are not looked at.
+
+    Returns:
+        What was written, and the UTF-8 bytes of those documents in it that an earlier run had finished.
     """
     eos_id = tokenizer.info.eos_id if options.append_eos else None
     encoding = Encoding(
@@ -185,88 +149,293 @@ def tokenize_source(
         tokenizer=tokenizer.info,
         eos_appended=eos_id is not None,
     )
-    done = Progress()
-    batches = batch_records(islice(source.records(), options.max_docs), options.batch_bytes)
-    with SetWriter(
-        output, encoding, row_group_tokens=options.row_group_tokens, file_tokens=options.file_tokens
-    ) as writer:
-        for text_bytes, tokens in _encoded(batches, tokenizer, eos_id):
+    if options.dedup and options.seen_hashes is None:
+        warnings.warn(
+            "--dedup keeps the hashes of texts in memory for this set alone: another run will not know them. "
+            "--seen-hashes PATH --write-seen-hashes keeps them in a file.",
+            PretokenizeWarning,
+            stacklevel=2,
+        )
+    seen_file = _seen_file(options)
+    seen_before = seen_file.read() if seen_file is not None and seen_file.exists() else as_digests(b"")
+    fingerprint = _fingerprint(source, tokenizer, options, seen_before)
+    with output.claimed():
+        journal = _begin(output, fingerprint, options)
+        if isinstance(journal, Manifest):
+            return journal, journal.text_bytes
+        earlier_bytes = journal.position.text_bytes
+        if journal.phase == "writing":
+            job = _Job(
+                source=source,
+                tokenizer=tokenizer,
+                output=output,
+                options=options,
+                seen_before=seen_before,
+                encoding=encoding,
+                eos_id=eos_id,
+                progress=progress,
+            )
+            journal = _write(job, journal)
+        manifest = Manifest(
+            encoding=encoding,
+            files=final_entries(journal.parts),
+            text_bytes=journal.position.text_bytes,
+            skipped=journal.position.skipped,
+            bad_records=journal.bad_records,
+            fingerprint=journal.fingerprint,
+        )
+        if seen_file is not None and options.write_seen_hashes:
+            # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
+            seen_file.extend(as_digests(output.read_staged(_seen_name(part))) for part in journal.parts)
+        output.publish(
+            renames(journal.parts),
+            manifest.to_json(),
+            moving=journal.phase == "moving",
+            on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
+        )
+        output.clear_staging(others=True)
+    return manifest, earlier_bytes
+
+
+def _seen_file(options: PretokenizeOptions) -> SeenFile | None:
+    if options.seen_hashes is None:
+        return None
+    file = SeenFile(url=options.seen_hashes, hash_name=options.hash, storage_options=options.storage_options)
+    if not options.write_seen_hashes and not file.exists():
+        raise ConfigError(
+            f"--seen-hashes: there is no file {file.url!r}. Check the path, or give --write-seen-hashes to begin one."
+        )
+    return file
+
+
+def _seen_name(part: FileEntry) -> str:
+    return f"{part.name}.seen"
+
+
+def _fingerprint(
+    source: Source, tokenizer: Tokenizer, options: PretokenizeOptions, seen_before: Digests
+) -> dict[str, object]:
+    """All that the result depends on. What only changes how fast it comes, workers or batches, is no part of it."""
+    seen = {"hashes": len(seen_before), "sha256": hashlib.sha256(seen_before.tobytes()).hexdigest()}
+    return {
+        "version": _FINGERPRINT_VERSION,
+        "source": source.fingerprint(),
+        "tokenizer": {
+            "sha256": tokenizer.info.sha256,
+            "vocab_size": tokenizer.info.vocab_size,
+            "eos_id": tokenizer.info.eos_id,
+        },
+        "append_eos": options.append_eos,
+        "row_group_tokens": options.row_group_tokens,
+        "file_tokens": options.file_tokens,
+        "max_docs": options.max_docs,
+        "empty": options.empty,
+        "dedup": {"hash": options.hash} if options.dedup else None,
+        "seen_hashes": seen if options.seen_hashes is not None else None,
+    }
+
+
+def _begin(output: OutputFolder, fingerprint: dict[str, object], options: PretokenizeOptions) -> Journal | Manifest:
+    """Where to begin: anew, after what an earlier run has finished, or not at all because all is there.
+
+    Raises:
+        ConfigError: what is there is of another run, and must not be overwritten.
+    """
+    there = output.look()
+    journal, whole = None, None
+    try:
+        journal = output.read_journal()
+        whole = output.read_manifest() if MANIFEST_NAME in there else None
+    except DataError:
+        if not options.overwrite:
+            raise
+    if journal is not None:
+        changed = _changed(
+            journal.fingerprint, journal.position.skipped, fingerprint, options, journal.phase != "writing"
+        )
+        if not changed:
+            if there and journal.phase == "writing" and not options.overwrite:
+                raise ConfigError(
+                    f"--output {output.name!r} is not empty: beside an unfinished run it holds {there[0]!r}. Give "
+                    f"--overwrite, as that run had it, to go on and replace the old set."
+                )
+            output.check_staged(journal.parts if journal.phase == "writing" else ())
+            return journal
+        if not options.overwrite:
+            raise ConfigError(
+                f"--output {output.name!r} is not empty: it holds an unfinished run of other inputs or options "
+                f"({_few(changed)}). Give those again to go on with it, choose another folder, or give --overwrite to "
+                f"start anew."
+            )
+    elif there and options.overwrite:
+        # A run that was killed at its very end has nothing left to do; and one that has added its hashes to the file
+        # would find nothing but duplicates.
+        ended = output.found_staging or options.write_seen_hashes
+        if whole is not None and ended and not _changed(whole.fingerprint, whole.skipped, fingerprint, options, True):
+            return whole
+    elif there:
+        if whole is None or not whole.fingerprint:
+            also = f" and {len(there) - 1} more" if len(there) > 1 else ""
+            raise ConfigError(
+                f"--output {output.name!r} is not empty: it holds {there[0]!r}{also}. "
+                f"Choose another folder, or give --overwrite to replace a former run's files."
+            )
+        changed = _changed(whole.fingerprint, whole.skipped, fingerprint, options, True)
+        if changed:
+            raise ConfigError(
+                f"--output {output.name!r} is not empty: it holds a whole set of other inputs or options "
+                f"({_few(changed)}). Choose another folder, or give --overwrite to replace it."
+            )
+        return whole
+    output.clear_staging()
+    return Journal(fingerprint=fingerprint)
+
+
+def _changed(
+    was: Mapping[str, object], skipped: Skipped, now: dict[str, object], options: PretokenizeOptions, complete: bool, /
+) -> list[str]:
+    # A run that was complete has added its own hashes to the file.
+    ignored = ("seen_hashes",) if complete else ()
+    changed = differences(
+        {key: value for key, value in was.items() if key not in ignored},
+        {key: value for key, value in now.items() if key not in ignored},
+    )
+    if skipped.bad and options.on_bad_record == "raise":
+        changed.append(f"on_bad_record: was 'skip', for {skipped.bad:,} records, is 'raise'")
+    return changed
+
+
+def _few(changed: list[str]) -> str:
+    return "; ".join(changed[:3]) + (f"; and {len(changed) - 3:,} more" if len(changed) > 3 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What a run goes by, whatever it has done so far."""
+
+    source: Source
+    tokenizer: Tokenizer
+    output: OutputFolder
+    options: PretokenizeOptions
+    seen_before: Digests
+    encoding: Encoding
+    eos_id: int | None
+    progress: Callable[[Progress], None] | None
+
+
+def _write(job: _Job, journal: Journal) -> Journal:
+    """Write the parts that are not there yet; returns the journal, which then says that all are."""
+    options, output, source = job.options, job.output, job.source
+    dedup = None
+    if options.dedup:
+        dedup = Dedup(digest=digest_function(options.hash), seen=SeenHashes())
+        dedup.seen.add(job.seen_before)
+        for part in journal.parts:
+            dedup.seen.add(as_digests(output.read_staged(_seen_name(part))))
+    ledger = Ledger(journal.position)
+    selection = Selection(
+        on_bad_record=options.on_bad_record,
+        empty=options.empty,
+        dedup=dedup,
+        skipped=journal.position.skipped,
+        bad_records=journal.bad_records,
+    )
+
+    def commit(part: FileEntry) -> None:
+        nonlocal journal
+        if options.dedup:
+            output.write_staged(_seen_name(part), ledger.take_digests())
+        journal = replace(
+            journal,
+            parts=(*journal.parts, part),
+            position=ledger.position,
+            bad_records=tuple(selection.bad_records[: ledger.position.skipped.bad]),
+        )
+        output.write_journal(journal)
+
+    left = None if options.max_docs is None else options.max_docs - journal.position.documents
+    documents = islice(selection.documents(source.records(journal.position.cursor)), left)
+    done = Progress(
+        documents=journal.position.documents,
+        tokens=sum(part.tokens for part in journal.parts),
+        text_bytes=journal.position.text_bytes,
+        earlier_bytes=journal.position.text_bytes,
+    )
+    if job.progress is not None and done.documents:
+        job.progress(done)
+
+    def encode_with(batch: TextBatch, encode: Encode) -> TokenBatch:
+        texts = [each.record.text for each in batch.documents]
+        tokens = encode(texts, [each.record.origin for each in batch.documents])
+        return tokens if job.eos_id is None else tokens.with_appended(job.eos_id)
+
+    with (
+        SetWriter(
+            output,
+            job.encoding,
+            row_group_tokens=options.row_group_tokens,
+            file_tokens=options.file_tokens,
+            finished=journal.parts,
+            on_group=ledger.take,
+            on_part=commit,
+        ) as writer,
+        encoders(job.tokenizer, options.workers) as encoding_with,
+        closing(in_order(batch_documents(documents, options.batch_bytes), encode_with, encoding_with)) as encoded,
+    ):
+        for batch, tokens in encoded:
+            ledger.add(batch.documents)
             writer.add(tokens)
-            done = Progress(
+            done = replace(
+                done,
                 documents=done.documents + len(tokens.lengths),
                 tokens=done.tokens + len(tokens.tokens),
-                text_bytes=done.text_bytes + text_bytes,
+                text_bytes=done.text_bytes + batch.text_bytes,
+                fraction=source.fraction(batch.documents[-1].record.cursor),
             )
-            if progress is not None:
-                progress(done)
-        manifest = writer.finish()
-    return manifest, done
+            if job.progress is not None:
+                job.progress(done)
+        if not done.documents and selection.skipped != Skipped():
+            left_out = selection.skipped
+            raise ConfigError(
+                f"nothing is left of the input: {left_out.duplicates:,} duplicates, {left_out.empty:,} empty texts and "
+                f"{left_out.bad:,} bad records were left out."
+            )
+        writer.complete()
+    position = ledger.position
+    if options.max_docs is None or position.documents < options.max_docs:
+        position = replace(position, skipped=selection.skipped)  # also what came after the last document
+    journal = replace(
+        journal,
+        phase="removing",
+        position=position,
+        bad_records=tuple(selection.bad_records[: position.skipped.bad]),
+    )
+    output.write_journal(journal)
+    return journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextBatch:
-    """Records to encode together.
+    """Documents to encode together.
 
     Attributes:
-        records: in order.
+        documents: in order.
         text_bytes: their UTF-8 bytes.
     """
 
-    records: tuple[Record, ...]
+    documents: tuple[Document, ...]
     text_bytes: int
 
 
-def batch_records(records: Iterable[Record], batch_bytes: int) -> Iterator[TextBatch]:
-    """Records in batches of about so many bytes; a longer document is a batch with what came before it.
-
-    Raises:
-        DataError: a text that is not valid Unicode, such as half a surrogate pair out of a JSON escape.
-    """
-    batch: list[Record] = []
+def batch_documents(documents: Iterable[Document], batch_bytes: int) -> Iterator[TextBatch]:
+    """Documents in batches of about so many bytes; a longer document is a batch with what came before it."""
+    batch: list[Document] = []
     text_bytes = 0
-    for record in records:
-        batch.append(record)
-        text_bytes += _utf8_bytes(record)
+    for document in documents:
+        batch.append(document)
+        text_bytes += document.text_bytes
         if text_bytes + _RECORD_BYTES * len(batch) >= batch_bytes:
-            yield TextBatch(records=tuple(batch), text_bytes=text_bytes)
+            yield TextBatch(documents=tuple(batch), text_bytes=text_bytes)
             batch, text_bytes = [], 0
     if batch:
-        yield TextBatch(records=tuple(batch), text_bytes=text_bytes)
-
-
-def _utf8_bytes(record: Record) -> int:
-    if record.text.isascii():
-        return len(record.text)
-    try:
-        return len(record.text.encode())
-    except UnicodeEncodeError as exc:
-        raise DataError(
-            f"character {exc.start} of the text is {record.text[exc.start]!r}, half of a surrogate pair, which is no "
-            f"character. Correct or remove the document.",
-            path=record.origin,
-        ) from exc
-
-
-def _encoded(
-    batches: Iterable[TextBatch], tokenizer: Tokenizer, eos_id: int | None
-) -> Iterator[tuple[int, TokenBatch]]:
-    """Each batch's text bytes and tokens, in order; one batch is encoded while the caller has the one before."""
-
-    def encode(batch: TextBatch) -> tuple[int, TokenBatch]:
-        tokens = tokenizer.encode(
-            [record.text for record in batch.records], [record.origin for record in batch.records]
-        )
-        return batch.text_bytes, tokens if eos_id is None else tokens.with_appended(eos_id)
-
-    ahead: deque[Future[tuple[int, TokenBatch]]] = deque()
-    with ThreadPoolExecutor(1, thread_name_prefix="pretokenize-encode") as pool:
-        try:
-            for batch in batches:
-                ahead.append(pool.submit(encode, batch))
-                if len(ahead) > 1:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+        yield TextBatch(documents=tuple(batch), text_bytes=text_bytes)

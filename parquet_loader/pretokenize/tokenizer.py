@@ -1,32 +1,34 @@
-"""Text to token ids.
-
-A tokenizer turns a batch of texts into a `TokenBatch`, one flat array and the documents' lengths:
-
-    ["ab c", "", "d"]  ->  tokens [5, 6, 9], lengths [2, 0, 1]
-
-`HuggingFaceTokenizer` is the one over the ``tokenizers`` package, made by `load_tokenizer`.
-"""
+"""Tokenizers by name, and the one over the ``tokenizers`` package, `HuggingFaceTokenizer`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.pretokenize.extras import import_extra
+from parquet_loader.pretokenize.plain_tokenizers import ByteTokenizer, load_sentencepiece, load_tiktoken
+from parquet_loader.pretokenize.tokens import TokenArray, TokenBatch, Tokenizer, TokenizerInfo
 
 if TYPE_CHECKING:
     import tokenizers
 
-TokenArray = npt.NDArray[Any]  # uint16 or int32
+__all__ = [
+    "COMMON_EOS_TOKENS",
+    "HuggingFaceTokenizer",
+    "TokenArray",
+    "TokenBatch",
+    "Tokenizer",
+    "TokenizerInfo",
+    "load_tokenizer",
+]
 
 # The names that end a document in the tokenizers people pretrain with. Names that end a chat's turn are not among them.
 COMMON_EOS_TOKENS = (
@@ -42,64 +44,6 @@ COMMON_EOS_TOKENS = (
 _NEVER_CHOSEN_SCORE = -1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerInfo:
-    """What is to be remembered about a tokenizer.
-
-    Attributes:
-        name: the file, folder or Hub name as it was given.
-        sha256: of its serialised form, in hexadecimal.
-        vocab_size: largest token id + 1, added tokens included.
-        eos_token: the token that ends a document, or None where none is known.
-        eos_id: its id.
-    """
-
-    name: str
-    sha256: str
-    vocab_size: int
-    eos_token: str | None
-    eos_id: int | None
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The smallest of uint16 and int32 that holds every id."""
-        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.int32)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBatch:
-    """Documents one after the other.
-
-    Attributes:
-        tokens: every document's ids, shape ``(lengths.sum(),)``, uint16 or int32.
-        lengths: tokens of each document, shape ``(documents,)``, int64.
-    """
-
-    tokens: TokenArray
-    lengths: npt.NDArray[np.int64]
-
-    def with_appended(self, token_id: int) -> TokenBatch:
-        """The same documents, each followed by one more token."""
-        ends = np.cumsum(self.lengths)
-        return TokenBatch(tokens=np.insert(self.tokens, ends, token_id), lengths=self.lengths + 1)
-
-
-class Tokenizer(Protocol):
-    """Encodes batches of documents."""
-
-    @property
-    def info(self) -> TokenizerInfo:
-        """What the output's metadata says about it."""
-        ...
-
-    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
-        """The texts' tokens, in order, with nothing added and nothing cut; ``origins`` are for messages.
-
-        Called from a thread other than the main one.
-        """
-        ...
-
-
 class HuggingFaceTokenizer:
     """A tokenizer of the ``tokenizers`` package, set to take every text literally and whole.
 
@@ -113,9 +57,18 @@ class HuggingFaceTokenizer:
     def __init__(self, tokenizer: tokenizers.Tokenizer, info: TokenizerInfo) -> None:
         literal, control_ids = _taking_text_literally(tokenizer)
         self.info = info
+        self._serialised = tokenizer.to_str()
         self._tokenizer = literal
         self._is_control = np.zeros(info.vocab_size, dtype=np.bool_)
         self._is_control[control_ids] = True
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Made anew in the worker: that it takes text literally is no part of a tokenizer's serialised form.
+        return _from_serialised, (self._serialised, self.info)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         """The texts' tokens. The GIL is released while the texts are encoded, on the package's own threads."""
@@ -140,17 +93,28 @@ class HuggingFaceTokenizer:
             )
 
 
-def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool = False) -> HuggingFaceTokenizer:
-    """A tokenizer from a ``tokenizer.json``, a folder that holds one, or the Hugging Face Hub.
+def _from_serialised(serialised: str, info: TokenizerInfo) -> HuggingFaceTokenizer:
+    return HuggingFaceTokenizer(import_extra("tokenizers").Tokenizer.from_str(serialised), info)
+
+
+def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool = False) -> Tokenizer:
+    """A tokenizer by name.
 
     Args:
-        where: the file, the folder, or a Hub name such as ``"openai-community/gpt2"``.
+        where: a ``tokenizer.json``, a folder that holds one, or a Hub name such as ``"openai-community/gpt2"``;
+            ``"tiktoken:NAME"``; a SentencePiece ``.model``; ``"bytes"``, whose ids are the bytes of UTF-8.
         eos_token: the token that ends a document; None looks into ``tokenizer_config.json`` and for the common names.
         need_eos: whether not to find one is an error.
 
     Raises:
         ConfigError: no such tokenizer, not a tokenizer, or no (single) end-of-document token.
     """
+    if where == "bytes":
+        return ByteTokenizer(eos_token)
+    if where.startswith("tiktoken:"):
+        return load_tiktoken(where, eos_token)
+    if where.endswith(".model"):
+        return load_sentencepiece(where, eos_token, need_eos)
     module = import_extra("tokenizers")
     path = Path(where).expanduser()
     if where and path.is_dir():
@@ -162,7 +126,8 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
     else:
         raise ConfigError(
             f"--tokenizer: there is no file or folder {where!r}. Give a tokenizer.json, a local folder that holds one, "
-            f"or a name on the Hugging Face Hub such as 'openai-community/gpt2'."
+            f"a name on the Hugging Face Hub such as 'openai-community/gpt2', tiktoken:NAME, a SentencePiece .model, "
+            f"or bytes."
         )
     eos = _find_eos(tokenizer, config, eos_token, where, need_eos)
     info = TokenizerInfo(

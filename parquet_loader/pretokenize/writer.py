@@ -2,13 +2,16 @@
 
     add(batch) -> waiting documents --plan_row_groups--> row groups --starts_new_file--> staged files --finish--> output
 
-Only the waiting documents are in memory: one and a half row groups and a batch, whatever the set's size.
+Where a part ends depends on nothing but its own documents and those that follow, so a writer that begins anew after a
+finished part cuts the rest as the first one would have. Only the waiting documents are in memory: one and a half row
+groups and a batch, whatever the set's size.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -88,9 +91,17 @@ def token_schema(dtype: npt.DTypeLike) -> Any:
 
 
 class SetWriter:
-    """Writes one set of files. Use it in a ``with`` block, and end the block's work with `finish`.
+    """Writes one set of files. Use it in a ``with`` block, and end the block's work with `complete` or `finish`.
 
-    A block that is left in any other way leaves nothing of this run in the output folder.
+    Args:
+        output: where the files are staged.
+        encoding: what their metadata says.
+        row_group_tokens: tokens of a row group, about.
+        file_tokens: tokens of a file, about.
+        layout: of the columns.
+        finished: parts of an earlier run; the next document comes right after theirs.
+        on_group: called with the documents of each row group when it is written.
+        on_part: called with each part when it lies whole in the staging folder.
     """
 
     def __init__(
@@ -101,6 +112,9 @@ class SetWriter:
         row_group_tokens: int,
         file_tokens: int,
         layout: Layout = LAYOUT,
+        finished: Sequence[FileEntry] = (),
+        on_group: Callable[[int], None] = lambda documents: None,
+        on_part: Callable[[FileEntry], None] = lambda part: None,
     ) -> None:
         self._output = output
         self._encoding = encoding
@@ -110,8 +124,9 @@ class SetWriter:
         self._waiting: list[TokenBatch] = []
         self._waiting_tokens = 0
         self._part: _Part | None = None
-        self._entries: list[FileEntry] = []
-        self._finished = False
+        self._entries = list(finished)
+        self._on_group = on_group
+        self._on_part = on_part
 
     def __enter__(self) -> SetWriter:
         return self
@@ -119,16 +134,8 @@ class SetWriter:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._finished:
-            return
         if self._part is not None:
             self._part.abort()
-        if exc is None:
-            self._output.discard()
-        else:
-            # The first error is the one to tell; a storage that failed may well fail again.
-            with suppress(Exception):
-                self._output.discard()
 
     def add(self, batch: TokenBatch) -> None:
         """Take more documents, and write the row groups that are settled by them."""
@@ -137,11 +144,11 @@ class SetWriter:
         if 2 * self._waiting_tokens >= 3 * self._row_group_tokens:  # below that no row group can be settled
             self._write_settled()
 
-    def finish(self) -> Manifest:
-        """Write what waits, publish every file and then the manifest.
+    def complete(self) -> tuple[FileEntry, ...]:
+        """Write what waits, and say which parts are staged.
 
         Raises:
-            StorageError: a file cannot be written or moved.
+            StorageError: a file cannot be written.
             ConfigError: there is not one token.
         """
         self._write_settled()
@@ -150,14 +157,19 @@ class SetWriter:
         self._close_part()
         if not self._entries:
             raise ConfigError("the input holds no text: not one token came of it. Check the input and --text-column.")
-        parts = len(self._entries)
-        staged = [entry.name for entry in self._entries]
-        self._entries = [replace(entry, name=part_name(at, parts)) for at, entry in enumerate(self._entries)]
-        manifest = Manifest(encoding=self._encoding, files=tuple(self._entries))
-        self._output.publish(
-            [(old, entry.name) for old, entry in zip(staged, self._entries, strict=True)], manifest.to_json()
-        )
-        self._finished = True
+        return tuple(self._entries)
+
+    def finish(self) -> Manifest:
+        """Write what waits, publish every file and then the manifest: for a set that nobody has to go on with.
+
+        Raises:
+            StorageError: a file cannot be written or moved.
+            ConfigError: there is not one token.
+        """
+        staged = self.complete()
+        manifest = Manifest(encoding=self._encoding, files=final_entries(staged))
+        self._output.publish(renames(staged), manifest.to_json())
+        self._output.clear_staging(others=True)
         return manifest
 
     def _write_settled(self) -> None:
@@ -187,11 +199,24 @@ class SetWriter:
         if self._part is None:
             self._part = _Part(self._output, f"{len(self._entries)}.parquet", self._encoding, self._layout)
         self._part.write(group)
+        self._on_group(len(group.lengths))
 
     def _close_part(self) -> None:
         if self._part is not None:
-            self._entries.append(self._part.close())
+            part = self._part.close()
             self._part = None
+            self._entries.append(part)
+            self._on_part(part)
+
+
+def final_entries(staged: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
+    """The parts under their final names."""
+    return tuple(replace(entry, name=part_name(at, len(staged))) for at, entry in enumerate(staged))
+
+
+def renames(staged: Sequence[FileEntry]) -> list[tuple[str, str]]:
+    """The staged and the final name of each part."""
+    return [(old.name, new.name) for old, new in zip(staged, final_entries(staged), strict=True)]
 
 
 class _Part:

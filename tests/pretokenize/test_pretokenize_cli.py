@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from parquet_loader.errors import ConfigError
 from parquet_loader.pretokenize.cli import main, parse_options
-from parquet_loader.pretokenize.pipeline import PretokenizeOptions
+from parquet_loader.pretokenize.options import PretokenizeOptions
 
 RunTool = Callable[..., "CompletedProcess[str]"]
 
@@ -119,7 +119,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_only(
     [
         (["--input", "no.txt"], "there is no file or folder 'no.txt'"),
         (["--input", "empty"], "no file to read in empty"),
-        (["--input", "a.csv"], "a.csv: unknown extension"),
+        (["--input", "a.xml"], "a.xml: unknown extension"),
         (["--input", "bad.jsonl"], "bad.jsonl:2: invalid JSON"),
         (["--input", "good.jsonl", "--text-column", "body"], "good.jsonl:1, column 'body': no such field"),
         (["--input", "good.jsonl", "--text-column", "id"], "good.jsonl:1, column 'id': a string was expected"),
@@ -143,7 +143,7 @@ def test_an_error_is_one_line_and_status_2_and_leaves_nothing(
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")
-    (tmp_path / "a.csv").write_text("x\n")
+    (tmp_path / "a.xml").write_text("x\n")
     (tmp_path / "good.jsonl").write_text('{"text": "x", "id": 1}\n')
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n{"text": \n')
     (tmp_path / "latin.txt").write_bytes("ü\n".encode("latin-1"))
@@ -207,14 +207,15 @@ def test_options_that_cannot_work_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_cleans_up(
+def test_an_interrupted_run_ends_cleanly_and_shows_nothing_of_the_set(
     long_run: list[object], tmp_path: Path, tool_env: dict[str, str], number: int, status: int
 ) -> None:
     process = start_and_wait_for_staged_files(long_run, tmp_path, tool_env)
     process.send_signal(number)
     output, errors = process.communicate(timeout=240)
-    assert (process.returncode, output, errors) == (status, "", "pretokenize: interrupted\n")
-    assert names_in(tmp_path / "out") == []
+    message = "pretokenize: interrupted; the same command goes on from the last finished file\n"
+    assert (process.returncode, output, errors) == (status, "", message)
+    assert {name.split("/")[0] for name in names_in(tmp_path / "out")} == {"_staging-run"}
 
 
 @pytest.mark.parametrize("before", ["nothing", "a set"])

@@ -19,9 +19,21 @@ import zstandard
 from tokenizers import Tokenizer
 
 from parquet_loader.errors import ConfigError, DataError, ParquetLoaderError, StorageError
-from parquet_loader.pretokenize import Manifest, PretokenizeOptions, Progress, Record, TokenBatch, pretokenize
+from parquet_loader.pretokenize import (
+    BadRecord,
+    Cursor,
+    Manifest,
+    PretokenizeOptions,
+    Progress,
+    Record,
+    Source,
+    TokenBatch,
+    pretokenize,
+)
+from parquet_loader.pretokenize.ledger import Document
+from parquet_loader.pretokenize.manifest import Skipped
 from parquet_loader.pretokenize.output import OutputFolder, part_name
-from parquet_loader.pretokenize.pipeline import batch_records, tokenize_source
+from parquet_loader.pretokenize.pipeline import batch_documents, tokenize_source
 from parquet_loader.pretokenize.tokenizer import load_tokenizer
 
 EOS = "<|endoftext|>"
@@ -46,6 +58,10 @@ def documents_of(output: str) -> list[list[int]]:
 
 def decoded(output: str, bpe: Tokenizer) -> list[str]:
     return [bpe.decode(ids, skip_special_tokens=False) for ids in documents_of(output)]
+
+
+def visible_in(folder: Path) -> list[str]:
+    return [name for name in names_in(folder) if not name.startswith("_staging-run")]
 
 
 def names_in(folder: Path) -> list[str]:
@@ -259,6 +275,7 @@ def test_the_manifest_and_the_files_own_metadata_say_what_is_there(
 ) -> None:
     summary = pretokenize(options(jsonl(documents), row_group_tokens=5000, file_tokens=20_000, append_eos=eos))
     output = str(tmp_path / "out")
+    input_stat = (tmp_path / "in.jsonl").stat()
     info = load_tokenizer(str(tokenizer_folder)).info
     common = {
         "format": "parquet_loader.pretokenize",
@@ -284,7 +301,33 @@ def test_the_manifest_and_the_files_own_metadata_say_what_is_there(
     assert json.loads((tmp_path / "out" / "_manifest.json").read_text()) == common | {
         "documents": len(rows),
         "tokens": sum(map(len, rows)),
+        "text_bytes": sum(len(text.encode()) for text in documents),
+        "skipped": {"duplicates": 0, "empty": 0, "bad": 0},
+        "bad_records": [],
         "files": files,
+        "fingerprint": {
+            "version": 1,
+            "source": {
+                "kinds": ["json"],
+                "text_column": "text",
+                "text_unit": "line",
+                "files": [
+                    {
+                        "name": str(tmp_path / "in.jsonl"),
+                        "size_bytes": input_stat.st_size,
+                        "version": str(input_stat.st_mtime),
+                    }
+                ],
+            },
+            "tokenizer": {"sha256": info.sha256, "vocab_size": 2000, "eos_id": 0},
+            "append_eos": eos,
+            "row_group_tokens": 5000,
+            "file_tokens": 20_000,
+            "max_docs": None,
+            "empty": "keep",
+            "dedup": None,
+            "seen_hashes": None,
+        },
     }
     assert manifest_of(output) == summary.manifest
 
@@ -323,7 +366,7 @@ def test_no_more_documents_than_asked_are_read(
         ({"batch_bytes": 0}, "batch_bytes must be at least 1, got 0"),
         ({"file_tokens": 10, "row_group_tokens": 11}, r"file_tokens \(10\) is less than row_group_tokens \(11\)"),
         ({"row_group_tokens": 1 << 31, "file_tokens": 1 << 40}, "row_group_tokens must be at most"),
-        ({"text_unit": "page"}, "text_unit must be 'line' or 'file', got 'page'"),
+        ({"text_unit": "page"}, "text_unit must be one of 'line', 'file', 'paragraph', got 'page'"),
         ({"inputs": ()}, "inputs must be"),
         ({"inputs": "a.txt"}, "inputs must be"),
     ],
@@ -359,7 +402,8 @@ def test_the_summary_names_files_that_were_passed_over(
 
 def test_batches_are_bounded_by_bytes_and_by_documents() -> None:
     def sizes(texts: list[str], batch_bytes: int) -> list[int]:
-        return [len(batch.records) for batch in batch_records((Record(text=t, origin="") for t in texts), batch_bytes)]
+        documents = (Document(Record(text=text, origin=""), len(text.encode()), b"", Skipped()) for text in texts)
+        return [len(batch.documents) for batch in batch_documents(documents, batch_bytes)]
 
     assert sizes(["x" * 1000] * 10, 3000) == [3, 3, 3, 1]
     assert sizes(["ü" * 1000] * 4, 3000) == [2, 2]  # bytes, not characters
@@ -486,12 +530,16 @@ class FailingTokenizer:
         return self._real.encode(texts, origins)
 
 
-class ListSource:
+class ListSource(Source):
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
 
-    def records(self) -> Iterator[Record]:
-        return (Record(text=text, origin=f"text {at}") for at, text in enumerate(self._texts))
+    def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
+        for at in range(cursor[0] if cursor else 0, len(self._texts)):
+            yield Record(text=self._texts[at], origin=f"text {at}", cursor=(at + 1,))
+
+    def fingerprint(self) -> dict[str, object]:
+        return {"texts": len(self._texts)}
 
 
 SMALL = {"row_group_tokens": 3000, "file_tokens": 9000, "batch_bytes": 5000}
@@ -513,15 +561,15 @@ def test_a_tokenizer_that_fails_leaves_the_folder_as_it_was(
         pretokenize(options(path, **SMALL))
     there = {each.name: each.read_bytes() for each in (tmp_path / "out").glob("*")}
     output = OutputFolder(str(tmp_path / "out"))
-    output.prepare(overwrite=True, inputs=[])
     tokenizer = FailingTokenizer(tokenizer_folder, batches)
     with pytest.raises(Failure):
-        tokenize_source(ListSource(documents), tokenizer, output, options(path, **SMALL))
-    assert {each.name: each.read_bytes() for each in (tmp_path / "out").glob("*")} == there
+        tokenize_source(ListSource(documents), tokenizer, output, options(path, overwrite=True, **SMALL))
+    visible = [each for each in (tmp_path / "out").glob("*") if each.name != "_staging-run"]
+    assert {each.name: each.read_bytes() for each in visible} == there
 
 
 @pytest.mark.parametrize("last_line", ["not JSON", '{"text": "\\ud83d"}'])
-def test_a_bad_line_at_the_end_leaves_the_folder_as_it_was(
+def test_a_bad_line_at_the_end_shows_nothing_of_the_set(
     tmp_path: Path,
     options: Callable[..., PretokenizeOptions],
     documents: list[str],
@@ -533,12 +581,12 @@ def test_a_bad_line_at_the_end_leaves_the_folder_as_it_was(
         stream.write(last_line + "\n")
     with pytest.raises(DataError, match=rf"in\.jsonl:{len(documents) + 1}: "):
         pretokenize(options(path, **SMALL))
-    assert names_in(tmp_path / "out") == []
+    assert visible_in(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("operation", ["open", "mv", "rm_file", "pipe_file"])
 @pytest.mark.parametrize("after", [0, 1, 4])
-def test_a_storage_that_fails_leaves_no_mixture_and_no_temporary_file(
+def test_a_storage_that_fails_leaves_no_mixture_and_the_same_command_goes_on(
     memory_url: str,
     options: Callable[..., PretokenizeOptions],
     documents: list[str],
@@ -572,18 +620,20 @@ def test_a_storage_that_fails_leaves_no_mixture_and_no_temporary_file(
         failed = True
     monkeypatch.undo()
     names = [name.removeprefix(f"{path}/") for name in filesystem.find(path)]
-    assert not [name for name in names if "_staging" in name]
     found = documents_of(output)
     whole = "_manifest.json" in names
     if not failed:
         assert (whole, found) == (True, new)
-    elif whole:
-        assert found == old
-    else:  # without a manifest, some of the old parts may be left, each of them whole, and none of the new
-        assert all(row in old for row in found)
+    elif whole:  # the new set may be whole, and only what was staged not yet removed
+        assert found in (old, new)
+    else:  # without a manifest, some of the old parts may be left, or some of the new, each of them whole
+        assert all(row in old for row in found) or all(row in new for row in found)
+    pretokenize(options(new_path, output=output, overwrite=True, **SMALL))
+    assert documents_of(output) == new
+    assert not [name for name in filesystem.find(path) if "_staging" in name]
 
 
-def test_a_failure_that_is_not_the_librarys_passes_through_and_cleans_up(
+def test_a_failure_that_is_not_the_librarys_passes_through_and_shows_nothing(
     tmp_path: Path, options: Callable[..., PretokenizeOptions], documents: list[str], jsonl: Callable[..., Path]
 ) -> None:
     def interrupted(done: Progress) -> None:
@@ -592,7 +642,7 @@ def test_a_failure_that_is_not_the_librarys_passes_through_and_cleans_up(
 
     with pytest.raises(KeyboardInterrupt):
         pretokenize(options(jsonl(documents), **SMALL), progress=interrupted)
-    assert names_in(tmp_path / "out") == []
+    assert visible_in(tmp_path / "out") == []
 
 
 def test_documents_are_in_order_over_files(

@@ -16,12 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError
-from parquet_loader.pretokenize.sources import FileSource, Record, TextUnit, classify, find_files
+from parquet_loader.pretokenize.records import BadRecord, Record
+from parquet_loader.pretokenize.sources import FileSource, TextUnit, classify, find_files
 
 
 def read(*inputs: object, column: str = "text", unit: TextUnit = "line") -> list[Record]:
     files = find_files([str(each) for each in inputs]).files
-    return list(FileSource(files=files, text_column=column, text_unit=unit).records())
+    records = []
+    for record in FileSource(files=files, text_column=column, text_unit=unit).records():
+        if isinstance(record, BadRecord):
+            raise record.error
+        records.append(record)
+    return records
 
 
 def texts(*inputs: object, column: str = "text", unit: TextUnit = "line") -> list[str]:
@@ -120,7 +126,8 @@ def test_an_unknown_protocol_is_an_error() -> None:
         ("a.parquet", ("parquet", "")),
         ("a.parquet.gz", None),
         ("a.gz", None),
-        ("a.csv", None),
+        ("a.csv.gz", ("csv", ".gz")),
+        ("a.xml", None),
         ("txt", None),
         ("a.txt/b", None),
     ],

@@ -1,0 +1,153 @@
+"""What a run is told to do, checked as far as it can be without looking at anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+from parquet_loader.errors import ConfigError
+from parquet_loader.pretokenize.dedup import HashName, check_hash_name
+from parquet_loader.pretokenize.records import Source
+from parquet_loader.pretokenize.registry import PRESETS, SourceOptions, open_source
+from parquet_loader.pretokenize.selection import OnBadRecord, OnEmpty
+from parquet_loader.pretokenize.sources import TextUnit
+from parquet_loader.pretokenize.writer import MAX_ROW_GROUP_TOKENS
+
+DEFAULT_ROW_GROUP_TOKENS = 1_000_000
+DEFAULT_FILE_TOKENS = 100_000_000
+DEFAULT_BATCH_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretokenizeOptions:
+    """What to tokenize, and how.
+
+    Attributes:
+        inputs: files, folders, globs; local paths or any fsspec URLs.
+        output: the folder to write, a local path or any fsspec URL.
+        tokenizer: a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face Hub; see
+            `load_tokenizer` for others.
+        source: a name of `source_names`, or ``"package.module:factory"``.
+        preset: one of `PRESETS`, which stands for source, data set, configuration, split and column.
+        dataset: for the source ``"hf"``: the data set's name.
+        config: its configuration.
+        split: its split.
+        revision: a branch, tag or commit of it.
+        text_column: the JSON field or the Parquet or CSV column with the text.
+        text_unit: whether a line of a ``.txt`` is a document (``"line"``), a ``"paragraph"``, or the whole ``"file"``.
+        append_eos: end every document with the tokenizer's end-of-document token.
+        eos_token: that token; None to find it.
+        row_group_tokens: tokens of a row group, about.
+        file_tokens: tokens of a file, about.
+        max_docs: stop after so many documents; None for all.
+        on_bad_record: whether a record that is not what it should be ends the run, or is counted and left out.
+        empty: whether a text without a character is an empty document, or left out.
+        dedup: leave out texts that were there before, white space aside.
+        hash: what tells them.
+        seen_hashes: a file of the hashes of texts that other runs have written; those are duplicates too.
+        write_seen_hashes: add this run's to that file.
+        workers: processes that encode; 0 for the threads of this one.
+        overwrite: replace the files of a former run.
+        batch_bytes: UTF-8 bytes of text that are encoded at a time.
+        storage_options: handed to fsspec for inputs and outputs that are URLs.
+    """
+
+    inputs: tuple[str, ...] = ()
+    output: str
+    tokenizer: str
+    source: str = "files"
+    preset: str | None = None
+    dataset: str | None = None
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    text_column: str = "text"
+    text_unit: TextUnit = "line"
+    append_eos: bool = False
+    eos_token: str | None = None
+    row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
+    file_tokens: int = DEFAULT_FILE_TOKENS
+    max_docs: int | None = None
+    on_bad_record: OnBadRecord = "raise"
+    empty: OnEmpty = "keep"
+    dedup: bool = False
+    hash: HashName = "sha256"
+    seen_hashes: str | None = None
+    write_seen_hashes: bool = False
+    workers: int = 0
+    overwrite: bool = False
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    storage_options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(cast("object", self.inputs), str):
+            raise ConfigError(f"inputs must be a sequence of paths, got {self.inputs!r}.")
+        if self.source == "files" and self.preset is None and not self.inputs:
+            raise ConfigError("inputs must be at least one path (--input), unless --source or --preset says otherwise.")
+        if not self.output or not all(self.inputs):
+            raise ConfigError(f"inputs {self.inputs!r} and output {self.output!r} must not be empty strings.")
+        for name, value, allowed in (
+            ("text_unit", self.text_unit, get_args(TextUnit)),
+            ("on_bad_record", self.on_bad_record, get_args(OnBadRecord)),
+            ("empty", self.empty, get_args(OnEmpty)),
+            ("preset", self.preset, (None, *PRESETS)),
+        ):
+            if value not in allowed:
+                choice = ", ".join(repr(each) for each in allowed if each is not None)
+                raise ConfigError(f"{name} must be one of {choice}, got {value!r}.")
+        check_hash_name(self.hash)
+        if self.preset is not None and (self.inputs or self.dataset is not None or self.source not in ("files", "hf")):
+            raise ConfigError(f"preset {self.preset!r} names the source and the data set: give no others beside it.")
+        if self.seen_hashes is not None and not self.dedup:
+            raise ConfigError("seen_hashes (--seen-hashes) is for dedup (--dedup): give both.")
+        if self.write_seen_hashes and self.seen_hashes is None:
+            raise ConfigError("write_seen_hashes (--write-seen-hashes) needs seen_hashes (--seen-hashes PATH).")
+        for name, number, least in (
+            ("row_group_tokens", self.row_group_tokens, 1),
+            ("file_tokens", self.file_tokens, 1),
+            ("batch_bytes", self.batch_bytes, 1),
+            ("max_docs", 1 if self.max_docs is None else self.max_docs, 1),
+            ("workers", self.workers, 0),
+        ):
+            if number < least:
+                raise ConfigError(f"{name} must be at least {least}, got {number}.")
+        if self.row_group_tokens > MAX_ROW_GROUP_TOKENS // 2:
+            raise ConfigError(
+                f"row_group_tokens must be at most {MAX_ROW_GROUP_TOKENS // 2:,}, got {self.row_group_tokens:,}."
+            )
+        if self.file_tokens < self.row_group_tokens:
+            raise ConfigError(
+                f"file_tokens ({self.file_tokens:,}) is less than row_group_tokens ({self.row_group_tokens:,}), but a "
+                f"file holds whole row groups. Raise the first or lower the second."
+            )
+
+    def open_source(self) -> Source:
+        """The source that these options name."""
+        if self.preset is None:
+            name, values = (
+                self.source,
+                SourceOptions(
+                    inputs=self.inputs,
+                    text_column=self.text_column,
+                    text_unit=self.text_unit,
+                    storage_options=self.storage_options,
+                    dataset=self.dataset,
+                    config=self.config,
+                    split=self.split,
+                    revision=self.revision,
+                ),
+            )
+        else:
+            preset = PRESETS[self.preset]
+            name, values = (
+                "hf",
+                SourceOptions(
+                    text_column=preset.text_column,
+                    dataset=preset.dataset,
+                    config=preset.config,
+                    split=preset.split,
+                    revision=self.revision,
+                ),
+            )
+        return open_source(name, values)
