@@ -1,4 +1,4 @@
-"""`TokenDataset`: a `ParquetLoader` as a PyTorch dataset. The only module that imports torch.
+"""`TokenDataset`: a `ParquetLoader` as a PyTorch dataset.
 
 >>> from torch.utils.data import DataLoader  # doctest: +SKIP
 >>> dataset = TokenDataset("data", seq_len=2048, lanes=512, overlap=1)  # doctest: +SKIP
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -30,14 +29,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .batch import Batch
 from .boundaries import mask_first_labels, mask_padding
-from .errors import CheckpointError, ConfigError, LoaderClosedError
+from .devices import data_parallel_place, prefetch_to_device
+from .errors import ConfigError, LoaderClosedError
+from .handover import Handover, taken_error
 from .loader import ParquetLoader
 from .storage import Source
 
-__all__ = ["TokenDataset"]
+__all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device"]
 
-_MAX_WORKERS = 4096
-_HANDOVER_SECONDS = 30.0  # for workers that have still to notice the end of their epoch
 _BOUNDARIES = ("position_ids", "document_ids", "cu_seqlens")
 
 
@@ -136,7 +135,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self._loader: ParquetLoader | None = None
         self._loader_place: tuple[int, int] | None = None
         self._closed = False
-        self._handover = _Handover()
+        self._handover = Handover()
         self._placed = False  # whether this process, a worker, was given its position by load_state_dict
         self._took = False  # whether this process, a worker, has ever taken the position over
         self._iteration: TokenIterator | None = None  # the last one that has begun
@@ -161,7 +160,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             position = None
         elif own:
             if self._iteration is not None and not self._iteration.ended:
-                raise _taken_error("an iteration was broken off, and what workers had read ahead of it is lost")
+                raise taken_error("an iteration was broken off, and what workers had read ahead of it is lost")
             position = None
         else:
             position = self._handover.position(worker.id, worker.num_workers, self._took)
@@ -342,7 +341,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             return
         position = self._handover.common_end()
         if position is None:
-            raise _taken_error("DataLoader workers have taken over the position of this dataset")
+            raise taken_error("DataLoader workers have taken over the position of this dataset")
         loader = self._open()
         if loader.state_dict()["position"] != position:
             loader.load_state_dict({**loader.state_dict(), "position": position})
@@ -405,104 +404,6 @@ class TokenIterator(Iterator[dict[str, Any]]):
     def _end(self) -> None:
         self.ended = True
         self._dataset._ended()
-
-
-class _Handover:
-    """Memory that a dataset's process shares with its DataLoader workers: who has the position, and where it is.
-
-    Workers take it over when they begin, and note where they are when their epoch has ended: from there others may go
-    on, in other processes. In between nobody else knows it.
-    """
-
-    def __init__(self) -> None:
-        self._cells = torch.zeros(2 + 2 * _MAX_WORKERS, dtype=torch.int64)
-        self._cells.share_memory_()  # type: ignore[no-untyped-call]  # untyped in torch
-        self._attach()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A worker's came as shared memory, its parent's; any other copy is of a dataset by itself."""
-        self._cells = state["_cells"]
-        if self._cells.is_shared():  # type: ignore[no-untyped-call]
-            self._attach()
-        else:
-            self.__init__()  # type: ignore[misc]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_cells": self._cells}
-
-    def _attach(self) -> None:
-        cells = self._cells.numpy()
-        self._head = cells[:2]  # the parent's position, and of how many workers the set that took it over is
-        self._owners = cells[2 : 2 + _MAX_WORKERS]  # by worker: its process; 0 for nobody
-        self._ends = cells[2 + _MAX_WORKERS :]  # by worker: one more than the position it ended at; 0 until then
-
-    # Of the parent:
-
-    @property
-    def taken(self) -> bool:
-        return bool(self._head[1])
-
-    def common_end(self) -> int | None:
-        """Where all workers have ended, or None."""
-        ends = self._ends[: self._head[1]]
-        return int(ends[0]) - 1 if ends[0] and (ends == ends[0]).all() else None
-
-    def free(self) -> None:
-        if self._head[1]:
-            self._owners[:], self._ends[:], self._head[1] = 0, 0, 0
-
-    def parent_at(self, position: int) -> None:
-        self._head[0] = position
-
-    # Of worker processes:
-
-    def owner(self, worker: int) -> int:
-        return int(self._owners[worker])
-
-    def position(self, worker: int, workers: int, again: bool) -> int | None:
-        """Where a worker process begins that does not own the position; None for where it is.
-
-        Args:
-            worker, workers: which of how many.
-            again: whether the process has owned it before, so that it does not know of the parent.
-        """
-        if self._head[1] not in (0, workers):
-            raise _taken_error(f"{self._head[1]} DataLoader workers have taken over the position, and not {workers}")
-        owner = self.owner(worker)
-        if not owner:
-            return int(self._head[0]) if again else None
-        # Workers come to the end of an epoch ahead of the training loop, but maybe a moment after the next set begins.
-        give_up = time.monotonic() + _HANDOVER_SECONDS
-        while not self._ends[worker]:
-            if not _is_running(owner) or time.monotonic() > give_up:
-                raise _taken_error("other DataLoader workers have taken over the position of this dataset")
-            time.sleep(0.005)
-        return int(self._ends[worker]) - 1
-
-    def take(self, worker: int, workers: int) -> None:
-        self._owners[worker], self._ends[worker], self._head[1] = os.getpid(), 0, workers
-
-    def end(self, worker: int, position: int) -> None:
-        if self.owner(worker) == os.getpid():
-            self._ends[worker] = position + 1
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _taken_error(what: str) -> CheckpointError:
-    return CheckpointError(
-        f"{what}; give the state of the last batch to load_state_dict before iterating again: with_state=True puts it "
-        "into each batch. At the end of an epoch, as many workers go on by themselves, also those of "
-        "persistent_workers=True"
-    )
 
 
 def _tensor_dtype(dtype: str | torch.dtype) -> np.dtype[np.integer]:

@@ -14,10 +14,11 @@ import torch
 import torch.distributed
 import torch.distributed.checkpoint
 import torch.multiprocessing
+from torch.distributed.device_mesh import init_device_mesh
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import ParquetLoader
-from parquet_loader.torch import TokenDataset
+from parquet_loader import ConfigError, ParquetLoader
+from parquet_loader.torch import TokenDataset, data_parallel_place
 
 LANES, SEQ_LEN, STEPS = 8, 4, 9
 TOKENS = LANES * SEQ_LEN * STEPS
@@ -83,3 +84,21 @@ def test_distributed_checkpoints_resume_on_any_number_of_ranks(data: str, tmp_pa
     assert all(state == states[0] for state in states)  # of no rank, so that rank 0's does for all
     for count in (2, 8):
         assert together(on_ranks(tmp_path, count, load, data)) == plain(data)[TAKEN:]
+
+
+def on_a_mesh(rank: int, folder: Path, data: str) -> Any:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    places = [data_parallel_place(mesh, *names) for names in ((), ("dp",), ("tp",), ("dp", "tp"))]
+    with pytest.raises(ConfigError, match="no dimension 'cp'; it has dp, tp"):
+        data_parallel_place(mesh, "cp")
+    with TokenDataset(data, **RUN, rank=places[1][0], world_size=places[1][1]) as dataset:
+        return places, rows_of(dataset)
+
+
+def test_processes_of_a_mesh_that_differ_in_other_dimensions_get_the_same_rows(data: str, tmp_path: Path) -> None:
+    places, rows = zip(*on_ranks(tmp_path, 4, on_a_mesh, data), strict=True)
+    for rank in range(4):
+        assert places[rank] == [(0, 1), (rank // 2, 2), (rank % 2, 2), (rank, 4)]
+    assert rows[0] == rows[1]
+    assert rows[2] == rows[3]
+    assert together([rows[0], rows[2]]) == plain(data)
