@@ -53,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("interrupted; nothing was written", file=sys.stderr)
             return 130
     print(
-        f"{options.output}: {len(found.files):,} files, {len(found):,} row groups, {int(found.rows.sum()):,} documents, "
-        f"{int(found.tokens.sum()):,} tokens in column {found.column!r}, in {time.monotonic() - begun:.1f} s"
+        f"{options.output}: {len(found.files):,} files, {len(found):,} row groups, {int(found.rows.sum()):,} "
+        f"documents, {int(found.tokens.sum()):,} tokens in column {found.column!r}, in "
+        f"{time.monotonic() - begun:.1f} s"
     )
     for remark in found.remarks():
         print(f"note: {remark}", file=sys.stderr)

@@ -34,8 +34,10 @@ from .container import DamagedContainerError, OtherVersionError, open_container,
 from .decode import decode_chunk
 from .errors import ConfigError, DataError, PathNotFoundError, StorageError
 from .files import FileInfo, Storage
+from .footer import check_footer
 from .retry import RETRY_SECONDS
 from .storage import Source, open_storage
+from .thrift import ThriftError
 
 __all__ = ["DatasetIndex", "build_index", "default_cache_dir", "index_storage"]
 
@@ -400,11 +402,12 @@ def _read_footer(storage: Storage, file: FileInfo) -> pq.FileMetaData:
         tail = storage.read(file, file.size - length - 8, length + 8)
     framed = b"PAR1" + tail[-(length + 8) :]
     try:
+        check_footer(memoryview(framed)[4:-8])
         # The limits only guard against allocating more than the bytes can describe, which is what the length says.
         metadata = pq.ParquetFile(
             pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
         ).metadata
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ThriftError) as error:
         if "encrypted" in str(error).lower():
             raise DataError("is encrypted; decrypt it first", path=file.path) from error
         raise DataError(f"its footer cannot be read, it is damaged ({error})", path=file.path) from error

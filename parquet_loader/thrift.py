@@ -99,15 +99,18 @@ class ThriftError(ValueError):
     """Bytes that are no struct of the compact protocol."""
 
 
-def read_struct(data: memoryview, position: int) -> tuple[dict[int, Value], int]:
+def read_struct(data: memoryview, position: int, *, i32_only: bool = False) -> tuple[dict[int, Value], int]:
     """The struct at ``position`` as {field id: value}, and the position after it.
+
+    With ``i32_only`` fields that are integers of another width are left out, as they are by a reader that knows them
+    as 32-bit ones.
 
     Doubles and UUIDs stay bytes, sets are lists, and a map is a list of its keys and values in turn.
 
     Raises:
         ThriftError: it is cut short, nested too deeply, or malformed.
     """
-    reader = _Reader(data, position)
+    reader = _Reader(data, position, i32_only)
     return reader.struct(0), reader.position
 
 
@@ -127,11 +130,12 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 class _Reader:
-    __slots__ = ("data", "position")
+    __slots__ = ("data", "i32_only", "position")
 
-    def __init__(self, data: memoryview, position: int) -> None:
+    def __init__(self, data: memoryview, position: int, i32_only: bool) -> None:
         self.data = data
         self.position = position
+        self.i32_only = i32_only
 
     def byte(self) -> int:
         try:
@@ -171,7 +175,9 @@ class _Reader:
             kind = head & 15
             field = field + (head >> 4) if head >> 4 else self.integer()
             # A boolean field has its value in the type; as a list's item it is a byte.
-            fields[field] = kind == TRUE if kind in (TRUE, FALSE) else self.value(kind, depth + 1)
+            value = kind == TRUE if kind in (TRUE, FALSE) else self.value(kind, depth + 1)
+            if not (self.i32_only and kind in (I16, I64)):
+                fields[field] = value
         return fields
 
     def value(self, kind: int, depth: int) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,7 +347,7 @@ def test_any_flipped_bit_of_a_footer_gives_a_file_or_one_of_our_errors(tmp_path:
     begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(100):
+    for _ in range(400):
         damaged = bytearray(whole)
         damaged[rng.integers(begin, len(whole))] ^= 1 << rng.integers(8)
         (tmp_path / "x.parquet").write_bytes(damaged)
@@ -363,8 +362,7 @@ def test_any_flipped_bit_of_a_footer_gives_a_file_or_one_of_our_errors(tmp_path:
                 os._exit(2)
             os._exit(0)
         status = os.waitpid(child, 0)[1]
-        # On a handful of bits, an unknown codec for instance, pyarrow itself ends the process.
-        assert os.waitstatus_to_exitcode(status) in (0, 1, -signal.SIGABRT)
+        assert os.waitstatus_to_exitcode(status) in (0, 1)
         refused += status != 0
     assert refused > 10
 
