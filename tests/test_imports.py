@@ -28,6 +28,7 @@ ORDER = [
     "retry",
     "remote",
     "storage",
+    "footer",
     "index",
     "order",
     "finish",
