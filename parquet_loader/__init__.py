@@ -5,6 +5,7 @@
 """
 
 from .batch import Batch
+from .boundaries import Documents
 from .checkpoint import merge_checkpoints
 from .errors import (
     CheckpointDamagedError,
@@ -30,6 +31,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DatasetIndex",
+    "Documents",
     "FileChangedError",
     "LoaderClosedError",
     "LoaderInUseError",

@@ -188,23 +188,27 @@ def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArr
         ``(row_splits, columns)``, int64: row i has document starts at ``columns[row_splits[i]:row_splits[i + 1]]``,
         rising. Column 0 is among them only where a document really begins there.
     """
-    row_parts, column_parts = [], []
+    count_parts, column_parts = [], []
+    row = np.arange(rows)
     for piece in taken:
         places, positions = piece.places, piece.positions
         low = np.maximum(positions + piece.columns[0], places.begins)
         high = np.maximum(np.minimum(positions + piece.columns[1], places.ends), low)
         # In tokens of the matrix, as its documents are.
-        origins = np.arange(rows) * places.width - places.origin
+        origins = row * places.width - places.origin
         begins = piece.documents.searchsorted(origins + low)
         counts = piece.documents.searchsorted(origins + high) - begins
-        row = np.arange(rows).repeat(counts)
-        place = np.arange(len(row)) + (begins - np.cumsum(counts) + counts).repeat(counts)
-        row_parts.append(row)
-        column_parts.append(piece.documents[place] - (origins + positions)[row])
-    all_rows = np.concatenate(row_parts) if row_parts else np.empty(0, np.int64)
-    all_columns = np.concatenate(column_parts) if column_parts else np.empty(0, np.int64)
+        ends = counts.cumsum()
+        place = np.arange(ends[-1]) + (begins - ends + counts).repeat(counts)
+        count_parts.append(counts)
+        column_parts.append(piece.documents[place] - (origins + positions).repeat(counts))
     row_splits = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.bincount(all_rows, minlength=rows), out=row_splits[1:])
-    if len(taken) > 1:  # each piece is in order by itself, and most batches are of one
-        all_columns = all_columns[np.lexsort((all_columns, all_rows))]
-    return row_splits, all_columns
+    if not taken:  # rows of nothing but padding
+        return row_splits, np.empty(0, np.int64)
+    if len(taken) == 1:  # as nearly always
+        row_splits[1:] = ends
+        return row_splits, column_parts[0]
+    np.sum(count_parts, axis=0, dtype=np.int64).cumsum(out=row_splits[1:])
+    columns = np.concatenate(column_parts)
+    all_rows = np.concatenate([row.repeat(counts) for counts in count_parts])
+    return row_splits, columns[np.lexsort((columns, all_rows))]

@@ -88,6 +88,19 @@ def test_the_padding_has_no_labels_and_is_a_document_by_itself(tmp_path: Path, s
         assert sorted(labelled) == list(range(tokens))
 
 
+def test_a_rank_whose_lanes_have_nothing_left_gets_padding(tmp_path: Path) -> None:
+    folder = str(write_set(tmp_path / "set", unique_groups([[[5, 4]]])))
+    for rank in range(2):  # 9 tokens on 2 lanes, in rows of 2: the last lane has one more
+        options: dict[str, Any] = {"lanes": 2, "seq_len": 2, "epochs": 1, "shuffle": False}
+        with ParquetLoader(folder, **options, rank=rank, world_size=2) as loader:
+            last = list(loader)[-1]
+            assert loader.stats()["batches"] == 3
+        assert last.lengths is not None
+        assert last.lengths.tolist() == [rank]
+        assert last.tokens.tolist() == [[8, 0] if rank else [0, 0]]
+        assert last.documents().position_ids().tolist() == [[0, 0] if rank else [0, 1]]
+
+
 @pytest.mark.parametrize("tail", ["pad", "drop"])
 def test_a_run_that_is_resumed_ends_where_it_would_have(tmp_path: Path, tail: str) -> None:
     folder, _ = small_set(tmp_path / "set", 1)

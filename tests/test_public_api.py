@@ -15,6 +15,7 @@ NAMES = [
     "ConfigError",
     "DataError",
     "DatasetIndex",
+    "Documents",
     "FileChangedError",
     "LoaderClosedError",
     "LoaderInUseError",
@@ -52,6 +53,20 @@ LOADER_ARGUMENTS = {
     "index": None,
 }
 
+DATASET_ARGUMENTS = {
+    "seq_len": inspect.Parameter.empty,
+    "lanes": inspect.Parameter.empty,
+    "overlap": 0,
+    "rank": None,
+    "world_size": None,
+    "labels": True,
+    "tokens": False,
+    "dtype": "int64",
+    "boundaries": (),
+    "mask_first_labels": False,
+    "with_state": False,
+}
+
 
 def test_the_public_names_are_these() -> None:
     assert sorted(parquet_loader.__all__) == NAMES
@@ -63,6 +78,17 @@ def test_the_loaders_arguments_and_defaults_are_these() -> None:
     keywords = {name: p.default for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
     assert keywords == LOADER_ARGUMENTS
     assert [name for name, p in parameters.items() if p.kind is not inspect.Parameter.KEYWORD_ONLY] == ["source"]
+
+
+def test_what_is_there_for_torch_is_this() -> None:
+    import parquet_loader.torch
+
+    names = ["TokenDataset", "data_parallel_place", "prefetch_to_device"]
+    assert sorted(parquet_loader.torch.__all__) == names
+    assert all(inspect.getdoc(getattr(parquet_loader.torch, name)) for name in names)
+    parameters = inspect.signature(parquet_loader.torch.TokenDataset).parameters
+    keywords = {name: p.default for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert keywords == DATASET_ARGUMENTS
 
 
 def test_every_public_name_and_method_is_documented() -> None:
