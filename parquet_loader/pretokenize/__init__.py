@@ -7,7 +7,8 @@ The stages, one way down, each module with one task:
 
     records, sources, hub, registry      text in
     selection, dedup, ledger             which of it is written
-    tokenizer, workers                   token ids
+    tokens, plain_tokenizers, tokenizer, fast, workers
+                                         token ids
     plan, writer                         row groups and files
     output, lock, journal, manifest      the folder
     options, pipeline, progress, verify  a run
@@ -16,12 +17,8 @@ The stages, one way down, each module with one task:
 
 from parquet_loader.pretokenize.cli import main
 from parquet_loader.pretokenize.manifest import Encoding, FileEntry, Manifest
-from parquet_loader.pretokenize.options import PretokenizeOptions
-from parquet_loader.pretokenize.pipeline import (
-    PretokenizeWarning,
-    Summary,
-    pretokenize,
-)
+from parquet_loader.pretokenize.options import PretokenizeOptions, PretokenizeWarning
+from parquet_loader.pretokenize.pipeline import Summary, pretokenize
 from parquet_loader.pretokenize.progress import Progress
 from parquet_loader.pretokenize.records import BadRecord, Cursor, Record, Source
 from parquet_loader.pretokenize.registry import (

@@ -20,12 +20,14 @@ from parquet_loader.pretokenize.options import (
     DEFAULT_FILE_TOKENS,
     DEFAULT_ROW_GROUP_TOKENS,
     PretokenizeOptions,
+    PretokenizeWarning,
 )
-from parquet_loader.pretokenize.pipeline import PretokenizeWarning, pretokenize
+from parquet_loader.pretokenize.pipeline import pretokenize
 from parquet_loader.pretokenize.progress import reporting
 from parquet_loader.pretokenize.registry import PRESETS, source_names
 from parquet_loader.pretokenize.sources import TextUnit
 from parquet_loader.pretokenize.tokenizer import load_tokenizer
+from parquet_loader.pretokenize.tokens import EngineName
 from parquet_loader.pretokenize.verify import verify_set
 
 _EXIT_ERROR = 2
@@ -79,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     writing("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
     writing("--overwrite", action="store_true", help="replace the files of a former run")
     running = parser.add_argument_group("how to run").add_argument
+    running("--engine", choices=get_args(EngineName), default="tokenizers", help="what encodes for a tokenizer.json")
     running("--workers", type=int, default=0, metavar="N", help="processes that encode; 0: the threads of this one")
     running("--batch-bytes", type=int, default=DEFAULT_BATCH_BYTES, metavar="N", help="bytes of text encoded at a time")
     running("--storage-options", default="{}", metavar="JSON", help="options of the fsspec filesystem, for URLs")

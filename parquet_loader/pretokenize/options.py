@@ -12,11 +12,16 @@ from parquet_loader.pretokenize.records import Source
 from parquet_loader.pretokenize.registry import PRESETS, SourceOptions, open_source
 from parquet_loader.pretokenize.selection import OnBadRecord, OnEmpty
 from parquet_loader.pretokenize.sources import TextUnit
+from parquet_loader.pretokenize.tokens import EngineName
 from parquet_loader.pretokenize.writer import MAX_ROW_GROUP_TOKENS
 
 DEFAULT_ROW_GROUP_TOKENS = 1_000_000
 DEFAULT_FILE_TOKENS = 100_000_000
 DEFAULT_BATCH_BYTES = 2 << 20
+
+
+class PretokenizeWarning(UserWarning):
+    """Something that works, and may not be what was meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,7 @@ class PretokenizeOptions:
         hash: what tells them.
         seen_hashes: a file of the hashes of texts that other runs have written; those are duplicates too.
         write_seen_hashes: add this run's to that file.
+        engine: what encodes for a ``tokenizer.json``; another than ``"tokenizers"`` is compared with that.
         workers: processes that encode; 0 for the threads of this one.
         overwrite: replace the files of a former run.
         batch_bytes: UTF-8 bytes of text that are encoded at a time.
@@ -75,6 +81,7 @@ class PretokenizeOptions:
     hash: HashName = "sha256"
     seen_hashes: str | None = None
     write_seen_hashes: bool = False
+    engine: EngineName = "tokenizers"
     workers: int = 0
     overwrite: bool = False
     batch_bytes: int = DEFAULT_BATCH_BYTES
@@ -91,6 +98,7 @@ class PretokenizeOptions:
             ("text_unit", self.text_unit, get_args(TextUnit)),
             ("on_bad_record", self.on_bad_record, get_args(OnBadRecord)),
             ("empty", self.empty, get_args(OnEmpty)),
+            ("engine", self.engine, get_args(EngineName)),
             ("preset", self.preset, (None, *PRESETS)),
         ):
             if value not in allowed:

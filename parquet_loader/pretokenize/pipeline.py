@@ -27,10 +27,11 @@ from parquet_loader.pretokenize.dedup import (
     as_digests,
     digest_function,
 )
+from parquet_loader.pretokenize.fast import with_engine
 from parquet_loader.pretokenize.journal import Journal, differences
 from parquet_loader.pretokenize.ledger import Document, Ledger
 from parquet_loader.pretokenize.manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Skipped
-from parquet_loader.pretokenize.options import PretokenizeOptions
+from parquet_loader.pretokenize.options import PretokenizeOptions, PretokenizeWarning
 from parquet_loader.pretokenize.output import OutputFolder
 from parquet_loader.pretokenize.progress import Progress
 from parquet_loader.pretokenize.records import Source
@@ -42,10 +43,6 @@ from parquet_loader.pretokenize.writer import TOKEN_COLUMN, SetWriter, final_ent
 
 _FINGERPRINT_VERSION = 1
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
-
-
-class PretokenizeWarning(UserWarning):
-    """Something that works, and may not be what was meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +114,7 @@ def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], N
     output.look()
     # Last, because a Hub name can take long.
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
+    tokenizer = with_engine(tokenizer, options.engine, source)
     manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress)
     return Summary(
         manifest=manifest,

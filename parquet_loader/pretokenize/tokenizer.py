@@ -52,19 +52,23 @@ class HuggingFaceTokenizer:
       and would choose them again, so those pieces lose their score. Where a control id comes out all the same, it is
       an error.
     - The truncation and padding that a ``tokenizer.json`` may carry are switched off.
+
+    Attributes:
+        info: what the output's metadata says about it.
+        serialised: the ``tokenizer.json``.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, info: TokenizerInfo) -> None:
         literal, control_ids = _taking_text_literally(tokenizer)
         self.info = info
-        self._serialised = tokenizer.to_str()
+        self.serialised = tokenizer.to_str()
         self._tokenizer = literal
         self._is_control = np.zeros(info.vocab_size, dtype=np.bool_)
         self._is_control[control_ids] = True
 
     def __reduce__(self) -> tuple[object, ...]:
         # Made anew in the worker: that it takes text literally is no part of a tokenizer's serialised form.
-        return _from_serialised, (self._serialised, self.info)
+        return _from_serialised, (self.serialised, self.info)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
@@ -77,10 +81,16 @@ class HuggingFaceTokenizer:
         # `ids` makes Python ints, there is no other way out of the package; one pass over them is all they get.
         ids = chain.from_iterable(encoding.ids for encoding in encodings)
         tokens = np.fromiter(ids, self.info.dtype, int(lengths.sum()))
-        self._check_no_control_ids(tokens, lengths, origins)
+        self.check_no_control_ids(tokens, lengths, origins)
         return TokenBatch(tokens=tokens, lengths=lengths)
 
-    def _check_no_control_ids(self, tokens: TokenArray, lengths: npt.NDArray[np.int64], origins: Sequence[str]) -> None:
+    def special_tokens(self) -> list[str]:
+        """The texts of the special tokens."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return [token.content for _, token in sorted(added.items()) if token.special]
+
+    def check_no_control_ids(self, tokens: TokenArray, lengths: npt.NDArray[np.int64], origins: Sequence[str]) -> None:
+        """Refuse control ids that came out of a text."""
         controls = np.flatnonzero(self._is_control[tokens])
         if len(controls):
             first = int(controls[0])

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+EngineName = Literal["tokenizers", "gigatoken"]
 TokenArray = npt.NDArray[Any]  # uint16 or int32
 
 
