@@ -651,8 +651,7 @@ class _Joined:
 class PlainValues:
     """Plain values: the tokens as they are, joined.
 
-    One page could be a view, but of memory that its neighbours share and that is counted as free after decoding, and
-    at an odd address, where NumPy is slow ever after.
+    One page could be a view, but of memory that its neighbours share and that is counted as free after decoding.
     """
 
     def __init__(self, chunk: ColumnChunk, wanted: Wanted) -> None:
@@ -661,24 +660,14 @@ class PlainValues:
         capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
         self.memory: TokenArray = pooled(capacity, wanted.dtype)
         self.count = 0
-        self.page: TokenArray = self.memory[:0]  # a page as it is stored, where that is not as wanted
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
-        plain = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), np.uint8)
+        values = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
         if self.count + count > len(self.memory):
             raise page.error(f"brings the tokens to more than the {len(self.memory):,} of the footer", self.chunk)
         target = self.memory[self.count : self.count + count]
         self.count += count
-        stored = self.chunk.layout.dtype
-        if stored == self.wanted.dtype:
-            target.view(np.uint8)[:] = plain
-            self.wanted.check(target)
-            return
-        if len(self.page) < count or self.page.dtype != stored:
-            self.page = np.empty(count, stored)
-        values = self.page[:count]
-        values.view(np.uint8)[:] = plain
         self.wanted.check(values)
         np.copyto(target, values, casting="unsafe")
 
