@@ -33,6 +33,7 @@ from .devices import data_parallel_place, prefetch_to_device
 from .errors import ConfigError, LoaderClosedError
 from .handover import Handover, taken_error
 from .loader import ParquetLoader
+from .stateful import run_state
 from .storage import Source
 
 __all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device"]
@@ -259,8 +260,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         """This rank's part of a checkpoint; see `ParquetLoader.checkpoint`.
 
         Args:
-            state: that of the last batch that was trained on, where batches come from workers or were read ahead.
-                None for the dataset's own position.
+            state: that of the last batch that was trained on, where batches come from workers or were read ahead. Or
+                that of torchdata's ``StatefulDataLoader`` around this dataset, whatever its number of workers. None
+                for the dataset's own position.
 
         Raises:
             CheckpointError: DataLoader workers have taken the position over; see the class. Or not a state of this run.
@@ -269,7 +271,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             self._check_not_taken()
         if get_worker_info() is None:
             self._place = self._place or _process_place()
-        return self._open().checkpoint(state)
+        return self._open().checkpoint(None if state is None else run_state(state, self._arguments["seq_len"]))
 
     def resume(self, checkpoint: bytes) -> None:
         """Go to the position of a checkpoint that `merge_checkpoints` made; see `ParquetLoader.resume`.

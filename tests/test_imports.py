@@ -38,6 +38,7 @@ ORDER = [
     "boundaries",
     "batch",
     "checkpoint",
+    "stateful",
     "engine",
     "loader",
     "__init__",

@@ -124,16 +124,38 @@ def test_a_state_put_back_into_the_loader_that_gave_it_rewinds_it(data: str, mak
     assert rows_of(loader) == expected[4:]
 
 
-def test_saved_with_two_workers_on_two_ranks_it_resumes_without_workers_on_three(data: str, make: Any) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("every", [1, 3, 100])
+@pytest.mark.parametrize("steps", [0, 3, STEPS])
+def test_saved_on_two_ranks_it_resumes_without_workers_on_three(
+    data: str, make: Any, workers: int, every: int, steps: int
+) -> None:
     parts = []
     for rank in range(2):
-        loader = make(2, 2, rank=rank, world_size=2, with_state=True)
-        items = [item for _, item in zip(range(2 * 3), loader, strict=False)]
-        parts.append(loader.dataset.checkpoint(items[-1]["state"]))
+        loader = make(workers, every, rank=rank, world_size=2)
+        rows_of(loader, steps * max(1, workers))
+        parts.append(loader.dataset.checkpoint(loader.state_dict()))
     whole = merge_checkpoints(parts)
     found = []
     for rank in range(3):
         loader = make(0, rank=rank, world_size=3)
         loader.dataset.resume(whole)
-        found.append(rows_of(loader))
-    assert [list(chain(*rows)) for rows in zip(*found, strict=True)] == plain(data, epochs=1)[3:]
+        found.append(rows_of(loader, STEPS))
+    assert [list(chain(*rows)) for rows in zip(*found, strict=True)] == plain(data, epochs=2)[steps:][: len(found[0])]
+    assert len(found[0]) == (STEPS - steps or STEPS)
+
+
+@pytest.mark.parametrize("every", [1, 2, 100])
+def test_saved_within_a_step_its_part_repeats_the_step(data: str, make: Any, every: int) -> None:
+    for batches_taken in range(7):
+        loader = make(2, every)
+        rows_of(loader, batches_taken)
+        resumed = make(0).dataset
+        resumed.resume(merge_checkpoints([loader.dataset.checkpoint(loader.state_dict())]))
+        assert resumed.state_dict()["position"] == SEQ_LEN * (batches_taken // 2)
+
+
+def test_the_state_of_a_batch_makes_a_part_too(data: str, make: Any) -> None:
+    loader = make(2, 2, with_state=True)
+    items = [item for _, item in zip(range(2 * 3), loader, strict=False)]
+    assert loader.dataset.checkpoint(items[-1]["state"]) == loader.dataset.checkpoint(loader.state_dict())
