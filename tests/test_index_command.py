@@ -1,0 +1,56 @@
+"""``python -m parquet_loader index``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unique_sets import unique_groups, write_set
+
+from parquet_loader import DatasetIndex, ParquetLoader
+from parquet_loader.__main__ import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_set(tmp_path / "set", unique_groups([[[3, 4], [5]], [[6] * 20]]))
+
+
+def test_an_index_is_written_that_a_loader_takes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = tmp_path / "index.msgpack"
+    assert main(["index", str(folder), "--output", str(output), "--cache-dir", str(tmp_path / "cache")]) == 0
+    assert "2 files, 3 row groups, 23 documents, 132 tokens in column 'tokens'" in capsys.readouterr().out
+    assert len(DatasetIndex.load(output)) == 3
+    options = {"seq_len": 8, "lanes": 2, "window": 2}
+    with ParquetLoader(folder, index=output, **options) as given, ParquetLoader(folder, **options) as found:
+        assert np.array_equal([batch.tokens for batch in given], [batch.tokens for batch in found])
+
+
+def test_several_sources_and_options_are_taken(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "index.msgpack"
+    files = sorted(map(str, folder.iterdir()))
+    assert main(["index", *files, "--output", str(output), "--column", "tokens", "--threads", "2"]) == 0
+    assert len(DatasetIndex.load(output).files) == 2
+
+
+def test_storage_options_are_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    options = json.dumps({"no_such": "option"})
+    arguments = ["index", "s3://bucket/set", "--output", str(tmp_path / "x"), "--storage-options", options]
+    assert main(arguments) == 1
+    assert "no_such" in capsys.readouterr().err
+
+
+def test_a_failure_is_one_line_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = tmp_path / "index.msgpack"
+    assert main(["index", str(tmp_path / "absent"), "--output", str(output)]) == 1
+    assert capsys.readouterr().err.startswith("error: there is no ")
+    assert not output.exists()
+
+
+def test_an_output_that_cannot_be_written_is_an_error(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["index", str(folder), "--output", str(tmp_path / "absent" / "index")]) == 1
+    assert "cannot write the index" in capsys.readouterr().err
