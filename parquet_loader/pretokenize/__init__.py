@@ -13,6 +13,7 @@ The stages, one way down, each module with one task:
     output, lock, journal, manifest      the folder
     options, pipeline, progress, verify  a run
     cli                                  the command
+    tokenized, convert                   corpora that are tokenized already
 """
 
 from parquet_loader.pretokenize.cli import main

@@ -118,6 +118,8 @@ class SentencePieceTokenizer:
     def __init__(self, model: bytes, where: str, eos_token: str | None, need_eos: bool) -> None:
         module = import_extra("sentencepiece", "sentencepiece")
         self._arguments = (model, where, eos_token, need_eos)
+        if not model:  # which the package takes, with a message of its own for every call
+            raise ConfigError(f"--tokenizer: {where!r} is empty. Give a SentencePiece model.")
         try:
             self._processor = module.SentencePieceProcessor(model_proto=model)
         except Exception as exc:  # the package raises RuntimeError, and others for other contents
