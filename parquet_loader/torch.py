@@ -33,10 +33,11 @@ from .devices import data_parallel_place, prefetch_to_device
 from .errors import ConfigError, LoaderClosedError
 from .handover import Handover, taken_error
 from .loader import ParquetLoader
+from .sharing import shared_index
 from .stateful import run_state
 from .storage import Source
 
-__all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device"]
+__all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device", "shared_index"]
 
 _BOUNDARIES = ("position_ids", "document_ids", "cu_seqlens")
 

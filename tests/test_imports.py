@@ -45,11 +45,12 @@ ORDER = [
     "testing",
     "devices",
     "handover",
+    "sharing",
     "torch",
 ]
 
 # Those that may import torch.
-TORCH = {"devices", "handover", "torch"}
+TORCH = {"devices", "handover", "sharing", "torch"}
 
 
 def imports_of(path: Path) -> set[str]:
