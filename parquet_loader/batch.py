@@ -10,6 +10,7 @@ import numpy as np
 
 from .boundaries import Documents
 from .chunk import IntArray, TokenArray
+from .errors import ConfigError
 from .pack import Taken, document_starts
 
 __all__ = ["Batch"]
@@ -55,10 +56,17 @@ class Batch:
         Args:
             columns: of the rows' first so many columns: with ``overlap=1`` give ``seq_len``, to have those of the
                 inputs ``tokens[:, :-1]``. None for all of them.
+
+        Raises:
+            ConfigError: more columns than rows have, or none.
         """
+        if columns is None:
+            columns = self.tokens.shape[1]
+        if not 1 <= columns <= self.tokens.shape[1]:
+            raise ConfigError(f"columns must be in [1, {self.tokens.shape[1]}], as rows have them, not {columns!r}")
         row_splits, starts = self.document_starts()
         if self.lengths is not None:
             # No document begins at a row's end or in its padding: what comes last in a row comes last when sorted in.
             starts = np.insert(starts, row_splits[1:], self.lengths)
             row_splits = row_splits + np.arange(len(row_splits))
-        return Documents.of(row_splits, starts, self.tokens.shape[1] if columns is None else columns)
+        return Documents.of(row_splits, starts, columns)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .chunk import IntArray
+from .errors import ConfigError
 
 __all__ = ["IGNORE_INDEX", "Documents", "mask_first_labels", "mask_padding"]
 
@@ -53,10 +54,15 @@ class Documents:
             row_splits: shape ``(rows + 1,)``.
             starts: shape ``(row_splits[-1],)``, rising in each row.
             columns: of the rows.
+
+        Raises:
+            ConfigError: more than 2^31 - 1 tokens, which int32 cannot count.
         """
         rows = len(row_splits) - 1
+        if rows * columns > np.iinfo(np.int32).max:
+            raise ConfigError(f"cu_seqlens are int32, which cannot count {rows:,} rows of {columns:,}; use fewer lanes")
         begins = np.arange(rows) * columns
-        flat = starts + begins.repeat(np.diff(row_splits))
+        flat = starts + begins.repeat(row_splits[1:] - row_splits[:-1])
         flat = flat[(starts > 0) & (starts < columns)]
         borders = np.concatenate((begins, flat, [rows * columns]))
         borders.sort(kind="stable")  # three rising stretches, which it merges
@@ -67,9 +73,13 @@ class Documents:
         return len(self.cu_seqlens) - 1
 
     @property
+    def _lengths(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]  # as np.diff, in a third of its time
+
+    @property
     def max_seqlen(self) -> int:
         """Tokens of the longest."""
-        return int(np.diff(self.cu_seqlens).max(initial=0))
+        return int(self._lengths.max(initial=0))
 
     def position_ids(self, dtype: IntLike = "int32") -> Array:
         """Each token's place in its document, or from the row's beginning where the document began before the row.
@@ -78,8 +88,8 @@ class Documents:
             Shape ``(rows, columns)``, C-contiguous.
         """
         # A repeat of few numbers, and a subtraction in place: a cumulative sum is five times slower.
-        starts, lengths = self.cu_seqlens[:-1], np.diff(self.cu_seqlens)
-        ids = (starts % max(1, self.columns)).astype(dtype).repeat(lengths).reshape(self.rows, self.columns)
+        starts = (self.cu_seqlens[:-1] % self.columns).astype(dtype, copy=False)
+        ids = starts.repeat(self._lengths).reshape(self.rows, self.columns)
         np.subtract(np.arange(self.columns, dtype=dtype), ids, out=ids)
         return ids
 
@@ -89,7 +99,7 @@ class Documents:
         Returns:
             Shape ``(rows, columns)``, C-contiguous.
         """
-        return np.arange(len(self), dtype=dtype).repeat(np.diff(self.cu_seqlens)).reshape(self.rows, self.columns)
+        return np.arange(len(self), dtype=dtype).repeat(self._lengths).reshape(self.rows, self.columns)
 
 
 def mask_first_labels(

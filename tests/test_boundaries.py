@@ -145,6 +145,18 @@ def test_options_that_cannot_work_are_refused(options: dict[str, object], messag
         TokenDataset("data", seq_len=4, lanes=2, **options)
 
 
+def test_columns_that_rows_do_not_have_are_refused(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", unique_groups([[[7, 9, 30]]]))
+    with ParquetLoader(folder, seq_len=4, lanes=2, overlap=1) as loader:
+        batch = next(iter(loader))
+    assert len(batch.documents(5).position_ids()[0]) == 5
+    for columns in (0, 6):
+        with pytest.raises(ConfigError, match=r"columns must be in \[1, 5\]"):
+            batch.documents(columns)
+    with pytest.raises(ConfigError, match="int32"):
+        Documents.of(np.zeros(3, np.int64), np.empty(0, np.int64), 2**30)
+
+
 def test_numpy_batches_are_handed_on_by_dlpack(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "set", unique_groups([[[7, 9, 30]]]))
     with ParquetLoader(folder, seq_len=4, lanes=2) as loader:

@@ -83,7 +83,7 @@ def test_the_loaders_arguments_and_defaults_are_these() -> None:
 def test_what_is_there_for_torch_is_this() -> None:
     import parquet_loader.torch
 
-    names = ["TokenDataset", "data_parallel_place", "prefetch_to_device"]
+    names = ["TokenDataset", "data_parallel_place", "prefetch_to_device", "shared_index"]
     assert sorted(parquet_loader.torch.__all__) == names
     assert all(inspect.getdoc(getattr(parquet_loader.torch, name)) for name in names)
     parameters = inspect.signature(parquet_loader.torch.TokenDataset).parameters
