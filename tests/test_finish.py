@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,10 @@ def test_a_pass_reads_no_row_group_of_the_next_epoch(tmp_path: Path) -> None:
     folder, tokens = small_set(tmp_path / "set", 2)
     with ParquetLoader(folder, lanes=3, seq_len=10, epochs=1, window=2) as loader:
         list(loader)
+        for thread in threading.enumerate():  # they have nothing to do any more
+            if thread.name.startswith("parquet-loader"):
+                thread.join(10)
+                assert not thread.is_alive()
         assert loader.stats()["tokens_decoded"] == tokens
 
 

@@ -296,6 +296,11 @@ def test_epochs_of_workers_follow_each_other(data: str, dataset: Dataset, method
     assert steps_of(loader, 2) == plain(data, epochs=4)[3 * STEPS :]  # as they do after it
 
 
+def test_new_workers_go_on_where_as_many_have_ended_their_epoch(data: str, dataset: Dataset) -> None:
+    loader = loader_of(dataset(), 2)
+    assert [steps_of(loader, 2), steps_of(loader, 2)] == [plain(data), plain(data, epochs=2)[STEPS:]]
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("pin", [False, True])
 def test_an_iteration_of_workers_that_is_broken_off_goes_on_from_the_state_of_its_last_batch(
