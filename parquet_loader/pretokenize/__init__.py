@@ -11,7 +11,8 @@ The stages, one way down, each module with one task:
                                          token ids
     plan, writer                         row groups and files
     output, lock, journal, manifest      the folder
-    options, pipeline, progress, verify  a run
+    options, parts, pipeline, progress, verify, ranks
+                                         a run
     cli                                  the command
     tokenized, convert                   corpora that are tokenized already
 """
@@ -21,6 +22,7 @@ from parquet_loader.pretokenize.manifest import Encoding, FileEntry, Manifest
 from parquet_loader.pretokenize.options import PretokenizeOptions, PretokenizeWarning
 from parquet_loader.pretokenize.pipeline import Summary, pretokenize
 from parquet_loader.pretokenize.progress import Progress
+from parquet_loader.pretokenize.ranks import StepDone, pretokenize_rank
 from parquet_loader.pretokenize.records import BadRecord, Cursor, Record, Source
 from parquet_loader.pretokenize.registry import (
     PRESETS,
@@ -49,6 +51,7 @@ __all__ = [
     "Record",
     "Source",
     "SourceOptions",
+    "StepDone",
     "Summary",
     "TokenBatch",
     "Tokenizer",
@@ -59,6 +62,7 @@ __all__ = [
     "main",
     "open_source",
     "pretokenize",
+    "pretokenize_rank",
     "register_source",
     "source_names",
     "verify_set",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import threading
@@ -21,9 +22,11 @@ from parquet_loader.pretokenize.options import (
     DEFAULT_ROW_GROUP_TOKENS,
     PretokenizeOptions,
     PretokenizeWarning,
+    Step,
 )
-from parquet_loader.pretokenize.pipeline import pretokenize
+from parquet_loader.pretokenize.pipeline import Summary, pretokenize
 from parquet_loader.pretokenize.progress import reporting
+from parquet_loader.pretokenize.ranks import StepDone, pretokenize_rank, ranks_from_environment
 from parquet_loader.pretokenize.registry import PRESETS, source_names
 from parquet_loader.pretokenize.sources import TextUnit
 from parquet_loader.pretokenize.tokenizer import load_tokenizer
@@ -84,6 +87,11 @@ def build_parser() -> argparse.ArgumentParser:
     running("--engine", choices=get_args(EngineName), default="tokenizers", help="what encodes for a tokenizer.json")
     running("--workers", type=int, default=0, metavar="N", help="processes that encode; 0: the threads of this one")
     running("--batch-bytes", type=int, default=DEFAULT_BATCH_BYTES, metavar="N", help="bytes of text encoded at a time")
+    running(
+        "--rank", type=int, metavar="N", help="which of several machines this is; torchrun, SLURM and Kubernetes tell"
+    )
+    running("--world-size", type=int, metavar="N", help="how many machines there are")
+    running("--step", choices=get_args(Step), default="encode", help="with several machines: what to do")
     running("--storage-options", default="{}", metavar="JSON", help="options of the fsspec filesystem, for URLs")
     running("--verify", action="store_true", help="read the set again at the end and show some documents")
     return parser
@@ -101,6 +109,10 @@ def parse_options(argv: Sequence[str] | None = None) -> PretokenizeOptions:
 def _options(values: dict[str, Any]) -> PretokenizeOptions:
     values = {key: value for key, value in values.items() if key != "verify"}
     values["inputs"] = tuple(values["inputs"])
+    if (values["rank"] is None) != (values["world_size"] is None):
+        raise ConfigError("--rank and --world-size go together: give both, or neither.")
+    if values["rank"] is None:
+        values["rank"], values["world_size"] = ranks_from_environment(os.environ) or (0, 1)
     try:
         values["storage_options"] = json.loads(values["storage_options"])
     except ValueError as exc:
@@ -121,9 +133,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _sigterm_as_interrupt(), _warnings_as_lines():
             options = _options(values)
             with reporting() as progress:
-                summary = pretokenize(options, progress=progress)
+                if options.world_size > 1:
+                    summary: Summary | StepDone = pretokenize_rank(options, progress=progress)
+                else:
+                    summary = pretokenize(options, progress=progress)
             print(summary.describe())
-            if values["verify"]:
+            if values["verify"] and isinstance(summary, Summary):
                 tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token)
                 print(verify_set(options.output, tokenizer, storage_options=options.storage_options).describe())
     except ParquetLoaderError as exc:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 from parquet_loader.errors import ConfigError
 from parquet_loader.pretokenize.dedup import HashName, check_hash_name
@@ -18,6 +18,8 @@ from parquet_loader.pretokenize.writer import MAX_ROW_GROUP_TOKENS
 DEFAULT_ROW_GROUP_TOKENS = 1_000_000
 DEFAULT_FILE_TOKENS = 100_000_000
 DEFAULT_BATCH_BYTES = 2 << 20
+
+Step = Literal["encode", "hash", "drops", "finish"]
 
 
 class PretokenizeWarning(UserWarning):
@@ -54,6 +56,9 @@ class PretokenizeOptions:
         write_seen_hashes: add this run's to that file.
         engine: what encodes for a ``tokenizer.json``; another than ``"tokenizers"`` is compared with that.
         workers: processes that encode; 0 for the threads of this one.
+        rank: which of several machines this one is, from 0.
+        world_size: how many there are; each takes whole files, and the step ``"finish"`` makes one set of them.
+        step: what `pretokenize_rank` does.
         overwrite: replace the files of a former run.
         batch_bytes: UTF-8 bytes of text that are encoded at a time.
         storage_options: handed to fsspec for inputs and outputs that are URLs.
@@ -83,6 +88,9 @@ class PretokenizeOptions:
     write_seen_hashes: bool = False
     engine: EngineName = "tokenizers"
     workers: int = 0
+    rank: int = 0
+    world_size: int = 1
+    step: Step = "encode"
     overwrite: bool = False
     batch_bytes: int = DEFAULT_BATCH_BYTES
     storage_options: Mapping[str, object] = field(default_factory=dict)
@@ -98,6 +106,7 @@ class PretokenizeOptions:
             ("text_unit", self.text_unit, get_args(TextUnit)),
             ("on_bad_record", self.on_bad_record, get_args(OnBadRecord)),
             ("empty", self.empty, get_args(OnEmpty)),
+            ("step", self.step, get_args(Step)),
             ("engine", self.engine, get_args(EngineName)),
             ("preset", self.preset, (None, *PRESETS)),
         ):
@@ -117,9 +126,17 @@ class PretokenizeOptions:
             ("batch_bytes", self.batch_bytes, 1),
             ("max_docs", 1 if self.max_docs is None else self.max_docs, 1),
             ("workers", self.workers, 0),
+            ("rank", self.rank, 0),
+            ("world_size", self.world_size, 1),
         ):
             if number < least:
                 raise ConfigError(f"{name} must be at least {least}, got {number}.")
+        if self.rank >= self.world_size:
+            raise ConfigError(f"rank must be below world_size, got {self.rank} of {self.world_size}.")
+        if self.world_size > 1 and (self.max_docs is not None or self.write_seen_hashes):
+            raise ConfigError("--max-docs and --write-seen-hashes are for one rank alone.")
+        if self.world_size == 1 and self.step != "encode":
+            raise ConfigError(f"the step {self.step!r} is for several ranks: say which, and how many (--world-size).")
         if self.row_group_tokens > MAX_ROW_GROUP_TOKENS // 2:
             raise ConfigError(
                 f"row_group_tokens must be at most {MAX_ROW_GROUP_TOKENS // 2:,}, got {self.row_group_tokens:,}."

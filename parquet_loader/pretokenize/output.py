@@ -64,6 +64,7 @@ class OutputFolder:
     Attributes:
         filesystem: the fsspec filesystem.
         name: the folder as it was given, for messages.
+        staging_name: of the folder in it that holds what is staged.
         found_staging: whether an earlier run had left its staging folder when this one came.
     """
 
@@ -75,6 +76,7 @@ class OutputFolder:
         self.filesystem: Filesystem
         self.filesystem, path = open_filesystem(url, storage_options)
         self._path = str(path).rstrip("/")
+        self.staging_name = staging
         self._staging = f"{self._path}/{staging}"
         self._staging_made = False
         self._claim: Claim | None = None
@@ -246,7 +248,7 @@ class OutputFolder:
         """Replace what is in the folder by the staged parts, and say that it is whole.
 
         Args:
-            parts: of each file the name it was staged under and its final name.
+            parts: of each file where in the folder it is staged, and its final name.
             manifest_json: the manifest's text.
             moving: whether an earlier attempt came to moving, so that what lies there is new.
             on_moving: called when the old set is gone, before anything new comes.
@@ -259,7 +261,7 @@ class OutputFolder:
             on_moving()
         self._each(self._move, list(parts))
         sync_folder(self.filesystem, self._path)
-        self._move((MANIFEST_NAME, MANIFEST_NAME))
+        self._move((f"{self.staging_name}/{MANIFEST_NAME}", MANIFEST_NAME))
         sync_folder(self.filesystem, self._path)
 
     def _each(self, action: Callable[[Any], None], arguments: Sequence[Any]) -> None:
@@ -273,7 +275,7 @@ class OutputFolder:
             self.filesystem.rm_file(path)
 
     def _move(self, names: tuple[str, str]) -> None:
-        staged, final = f"{self._staging}/{names[0]}", f"{self._path}/{names[1]}"
+        staged, final = f"{self._path}/{names[0]}", f"{self._path}/{names[1]}"
         with storage_errors("create", self.display(final)):
             if not self.filesystem.exists(staged) and self.filesystem.exists(final):
                 return  # an earlier attempt has moved it

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from parquet_loader.errors import DataError
 from parquet_loader.pretokenize.dedup import SeenHashes, as_digests
 from parquet_loader.pretokenize.ledger import Document
@@ -37,6 +40,17 @@ class Dedup:
     seen: SeenHashes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drops:
+    """Which records are duplicates, found beforehand over all ranks.
+
+    Attributes:
+        drop: of each record that is neither bad nor left out as empty, whether it goes; shape ``(records,)``.
+    """
+
+    drop: npt.NDArray[np.bool_]
+
+
 class Selection:
     """Chooses documents out of records.
 
@@ -50,8 +64,9 @@ class Selection:
         *,
         on_bad_record: OnBadRecord,
         empty: OnEmpty,
-        dedup: Dedup | None,
+        dedup: Dedup | Drops | None,
         skipped: Skipped,
+        documents: int = 0,
         bad_records: Sequence[BadEntry] = (),
     ) -> None:
         self.skipped = skipped
@@ -59,6 +74,7 @@ class Selection:
         self._on_bad_record = on_bad_record
         self._empty = empty
         self._dedup = dedup
+        self._chosen = documents  # before the first record that it will be given
 
     def documents(self, records: Iterable[Record | BadRecord]) -> Iterator[Document]:
         """Those that are to be written, in order.
@@ -67,6 +83,9 @@ class Selection:
             DataError: a bad record, where they are not skipped.
         """
         valid = self._valid(records)
+        if isinstance(self._dedup, Drops):
+            yield from self._undropped(valid, self._dedup)
+            return
         if self._dedup is None:
             for record, text_bytes in valid:
                 yield Document(record, text_bytes, b"", self.skipped)
@@ -81,6 +100,21 @@ class Selection:
                 else:
                     duplicates += 1
             self.skipped = replace(self.skipped, duplicates=duplicates)
+
+    def _undropped(self, records: Iterable[tuple[Record, int]], drops: Drops) -> Iterator[Document]:
+        at = self._chosen + self.skipped.duplicates
+        for record, text_bytes in records:
+            if at >= len(drops.drop):
+                raise DataError(
+                    "there are more records than when they were hashed. Hash them again.", path=record.origin
+                )
+            if drops.drop[at]:
+                self.skipped = replace(self.skipped, duplicates=self.skipped.duplicates + 1)
+            else:
+                yield Document(record, text_bytes, b"", self.skipped)
+            at += 1
+        if at != len(drops.drop):
+            raise DataError(f"there are {at:,} records, and {len(drops.drop):,} were hashed.", path="the input")
 
     def _valid(self, records: Iterable[Record | BadRecord]) -> Iterator[tuple[Record, int]]:
         """Records and their UTF-8 bytes."""

@@ -144,8 +144,11 @@ class SetWriter:
         if 2 * self._waiting_tokens >= 3 * self._row_group_tokens:  # below that no row group can be settled
             self._write_settled()
 
-    def complete(self) -> tuple[FileEntry, ...]:
+    def complete(self, *, may_be_empty: bool = False) -> tuple[FileEntry, ...]:
         """Write what waits, and say which parts are staged.
+
+        Args:
+            may_be_empty: whether it is all right that there is not one token.
 
         Raises:
             StorageError: a file cannot be written.
@@ -155,7 +158,7 @@ class SetWriter:
         if self._waiting_tokens:
             self._write_group(_joined(self._waiting))
         self._close_part()
-        if not self._entries:
+        if not self._entries and not may_be_empty:
             raise ConfigError("the input holds no text: not one token came of it. Check the input and --text-column.")
         return tuple(self._entries)
 
@@ -168,7 +171,7 @@ class SetWriter:
         """
         staged = self.complete()
         manifest = Manifest(encoding=self._encoding, files=final_entries(staged))
-        self._output.publish(renames(staged), manifest.to_json())
+        self._output.publish(renames(staged, self._output.staging_name), manifest.to_json())
         self._output.clear_staging(others=True)
         return manifest
 
@@ -214,9 +217,9 @@ def final_entries(staged: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
     return tuple(replace(entry, name=part_name(at, len(staged))) for at, entry in enumerate(staged))
 
 
-def renames(staged: Sequence[FileEntry]) -> list[tuple[str, str]]:
-    """The staged and the final name of each part."""
-    return [(old.name, new.name) for old, new in zip(staged, final_entries(staged), strict=True)]
+def renames(staged: Sequence[FileEntry], folder: str) -> list[tuple[str, str]]:
+    """Where in the output folder each part is staged, and its final name there."""
+    return [(f"{folder}/{old.name}", new.name) for old, new in zip(staged, final_entries(staged), strict=True)]
 
 
 class _Part:

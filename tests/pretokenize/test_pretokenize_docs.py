@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_shell_snippets_work_one_after_the_other(tmp_path: Path, tool_env: dict[str, str]) -> None:
     environment = tool_env | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{tool_env['PATH']}"}
-    assert len(blocks("bash")) == 3
+    assert len(blocks("bash")) == 6
     for block in blocks("bash"):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
@@ -33,7 +34,10 @@ def test_the_shell_snippets_work_one_after_the_other(tmp_path: Path, tool_env: d
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("10 ")  # the documents of the set that replaced the first
+    counts = json.loads((tmp_path / "tokens" / "_manifest.json").read_text())
+    assert counts["documents"] == 10  # of the set that replaced the first
+    ranks = json.loads((tmp_path / "ranks" / "_manifest.json").read_text())
+    assert (ranks["documents"], ranks["skipped"]["duplicates"]) == (20, 40)
 
 
 @pytest.mark.parametrize("block", blocks("python"))

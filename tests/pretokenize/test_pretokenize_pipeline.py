@@ -33,7 +33,8 @@ from parquet_loader.pretokenize import (
 from parquet_loader.pretokenize.ledger import Document
 from parquet_loader.pretokenize.manifest import Skipped
 from parquet_loader.pretokenize.output import OutputFolder, part_name
-from parquet_loader.pretokenize.pipeline import batch_documents, tokenize_source
+from parquet_loader.pretokenize.parts import batch_documents
+from parquet_loader.pretokenize.pipeline import tokenize_source
 from parquet_loader.pretokenize.tokenizer import load_tokenizer
 
 EOS = "<|endoftext|>"

@@ -1,0 +1,230 @@
+"""One set by several ranks: all documents, none twice, in the order of the input."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader.errors import ConfigError
+from parquet_loader.pretokenize import (
+    PretokenizeOptions,
+    Progress,
+    Source,
+    StepDone,
+    Summary,
+    pretokenize,
+    pretokenize_rank,
+    register_source,
+)
+from parquet_loader.pretokenize.cli import main
+from parquet_loader.pretokenize.manifest import Skipped
+from parquet_loader.pretokenize.ranks import ranks_from_environment
+from parquet_loader.pretokenize.sources import FileSource, InputFile
+
+SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 5000, "batch_bytes": 1500}
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[list[str]]:
+    """The texts of seven files, a third of them copies, most of them across files."""
+    rng = random.Random(0)
+    made: list[str] = []
+    files: list[list[str]] = []
+    (tmp_path / "in").mkdir()
+    for at in range(7):
+        texts = []
+        for _ in range(rng.randrange(20, 120)):
+            if made and rng.random() < 1 / 3:
+                texts.append("\n" + rng.choice(made))
+            else:
+                texts.append(" ".join(f"w{rng.randrange(10**6)}" for _ in range(rng.randrange(1, 20))))
+            made.append(texts[-1])
+        files.append(texts)
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (tmp_path / "in" / f"{at}.jsonl").write_text(lines)
+    return files
+
+
+@pytest.fixture
+def options(tmp_path: Path, inputs: list[list[str]]) -> Callable[..., PretokenizeOptions]:
+    def make(rank: int = 0, world_size: int = 1, step: Any = "encode", **changes: Any) -> PretokenizeOptions:
+        values: dict[str, Any] = {"inputs": (str(tmp_path / "in"),), "output": str(tmp_path / "out")} | SMALL | changes
+        return PretokenizeOptions(tokenizer="bytes", rank=rank, world_size=world_size, step=step, **values)
+
+    return make
+
+
+def texts_in(folder: Path) -> list[str]:
+    rows = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path)["tokens"].to_pylist()]
+    return [bytes(row).decode() for row in rows]
+
+
+def first_of_each(texts: list[str]) -> list[str]:
+    first: dict[str, str] = {}
+    for text in texts:
+        first.setdefault(" ".join(text.split()), text)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 9])
+@pytest.mark.parametrize("dedup", [False, True])
+def test_all_documents_come_once_and_in_order(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]], world_size: int, dedup: bool
+) -> None:
+    ranks = list(range(world_size))[::-1]  # in any order
+    if dedup:
+        for rank in ranks:
+            assert isinstance(pretokenize_rank(options(rank, world_size, "hash", dedup=True)), StepDone)
+        pretokenize_rank(options(0, world_size, "drops", dedup=True))
+    for rank in ranks:
+        done = pretokenize_rank(options(rank, world_size, dedup=dedup))
+        assert done.describe().startswith(f"Rank {rank} of {world_size} is whole")
+        assert not list((tmp_path / "out").glob("*.parquet"))
+    summary = pretokenize_rank(options(0, world_size, "finish", dedup=dedup))
+    assert isinstance(summary, Summary)
+    texts = [text for file in inputs for text in file]
+    expected = first_of_each(texts) if dedup else texts
+    assert texts_in(tmp_path / "out") == expected
+    assert summary.manifest.documents == len(expected)
+    assert summary.manifest.skipped == Skipped(duplicates=len(texts) - len(expected))
+    parts = [f"part-{at:05d}.parquet" for at in range(len(summary.manifest.files))]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_manifest.json", *parts]
+    # Once more, and nothing is done.
+    again = pretokenize_rank(options(0, world_size, "finish", dedup=dedup))
+    assert isinstance(again, Summary)
+    assert again.manifest == summary.manifest
+    assert "already" in pretokenize_rank(options(1, world_size, dedup=dedup)).describe()
+
+
+def test_seen_hashes_are_dropped_on_every_rank(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]]
+) -> None:
+    seen = str(tmp_path / "seen")
+    once = {"dedup": True, "seen_hashes": seen}
+    pretokenize(options(output=str(tmp_path / "first"), max_docs=90, write_seen_hashes=True, **once))
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2, "hash", **once))
+    pretokenize_rank(options(0, 2, "drops", **once))
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2, **once))
+    pretokenize_rank(options(0, 2, "finish", **once))
+    expected = first_of_each([text for file in inputs for text in file])
+    assert texts_in(tmp_path / "first") + texts_in(tmp_path / "out") == expected
+
+
+class Stopped(Exception):
+    """Stands for whatever ends a run."""
+
+
+def test_a_rank_that_was_stopped_goes_on(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]]
+) -> None:
+    def stop(done: Progress) -> None:
+        if done.documents > 150:
+            raise Stopped
+
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2, "hash", dedup=True))
+    pretokenize_rank(options(0, 2, "drops", dedup=True))
+    pretokenize_rank(options(0, 2, dedup=True))
+    with pytest.raises(ConfigError, match="rank 1 of 2 is not whole"):
+        pretokenize_rank(options(0, 2, "finish", dedup=True))
+    with pytest.raises(Stopped):
+        pretokenize_rank(options(1, 2, dedup=True), progress=stop)
+    with pytest.raises(ConfigError, match="rank 1 of 2 is not whole"):
+        pretokenize_rank(options(1, 2, "finish", dedup=True))
+    pretokenize_rank(options(1, 2, dedup=True))
+    pretokenize_rank(options(1, 2, "finish", dedup=True))
+    assert texts_in(tmp_path / "out") == first_of_each([text for file in inputs for text in file])
+
+
+def test_ranks_of_other_options_or_inputs_do_not_mix(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    pretokenize_rank(options(0, 2))
+    pretokenize_rank(options(1, 2, empty="skip"))
+    with pytest.raises(ConfigError, match="rank 1 is of other inputs or options: empty: was 'skip', is 'keep'"):
+        pretokenize_rank(options(0, 2, "finish"))
+    with pytest.raises(ConfigError, match="run --step drops first"):
+        pretokenize_rank(options(1, 2, dedup=True, overwrite=True))
+
+
+def test_an_old_set_stays_until_the_ranks_are_whole(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]]
+) -> None:
+    pretokenize(options(max_docs=5))
+    with pytest.raises(ConfigError, match="is not empty"):
+        pretokenize_rank(options(0, 2))
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2, overwrite=True))
+        assert len(texts_in(tmp_path / "out")) == 5
+    pretokenize_rank(options(0, 2, "finish", overwrite=True))
+    assert texts_in(tmp_path / "out") == [text for file in inputs for text in file]
+
+
+def test_only_files_are_shared_out(tmp_path: Path) -> None:
+    class Nothing(Source):
+        def records(self, cursor: Any = None) -> Any:
+            return iter(())
+
+        def fingerprint(self) -> dict[str, object]:
+            return {}
+
+    register_source("nothing", lambda _: Nothing())
+    values: dict[str, Any] = {"output": str(tmp_path / "out"), "tokenizer": "bytes", "source": "nothing"}
+    with pytest.raises(ConfigError, match="share out files"):
+        pretokenize_rank(PretokenizeOptions(world_size=2, **values))
+    with pytest.raises(ConfigError, match="use pretokenize_rank"):
+        pretokenize(PretokenizeOptions(world_size=2, **values))
+
+
+@pytest.mark.parametrize("sizes", [[1], [5, 5, 5, 5], [100, 1, 1, 1], [1, 1, 1, 100], [0, 0, 7], [3] * 50])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_every_file_is_of_one_rank_and_in_order(sizes: list[int], world_size: int) -> None:
+    files = tuple(
+        InputFile(filesystem=None, path=str(at), name=str(at), kind="text", compression="", size_bytes=size)
+        for at, size in enumerate(sizes)
+    )
+    source = FileSource(files=files)
+    assert sum((source.shard(rank, world_size).files for rank in range(world_size)), ()) == files
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (1, 4)),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "5"}, (3, 5)),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "5"}, (2, 5)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"JOB_COMPLETION_INDEX": "1", "JOB_COMPLETIONS": "3"}, (1, 3)),
+        ({"RANK": "1"}, None),
+    ],
+)
+def test_ranks_are_told_by_launchers(environment: dict[str, str], expected: tuple[int, int] | None) -> None:
+    assert ranks_from_environment(environment) == expected
+
+
+def test_the_command_takes_ranks_from_arguments_or_the_environment(
+    tmp_path: Path, inputs: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--tokenizer", "bytes"]
+    assert main([*arguments, "--rank", "0", "--world-size", "2"]) == 0
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(arguments) == 0
+    assert "Rank 1 of 2 is whole" in capsys.readouterr().out
+    assert main([*arguments, "--step", "finish", "--verify"]) == 0
+    out = capsys.readouterr().out
+    assert f"Wrote {sum(map(len, inputs)):,} documents" in out
+    assert "Verified" in out
+    monkeypatch.setenv("RANK", "one")
+    assert main(arguments) == 2
+    assert main([*arguments, "--rank", "1"]) == 2
+    assert "go together" in capsys.readouterr().err
