@@ -11,7 +11,7 @@ The stages, one way down, each module with one task:
                                          token ids
     plan, writer                         row groups and files
     output, lock, journal, manifest      the folder
-    options, parts, pipeline, progress, verify, ranks
+    options, parts, pipeline, progress, verify, ranks, ray_tasks
                                          a run
     cli                                  the command
     tokenized, convert                   corpora that are tokenized already

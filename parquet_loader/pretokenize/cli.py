@@ -27,6 +27,7 @@ from parquet_loader.pretokenize.options import (
 from parquet_loader.pretokenize.pipeline import Summary, pretokenize
 from parquet_loader.pretokenize.progress import reporting
 from parquet_loader.pretokenize.ranks import StepDone, pretokenize_rank, ranks_from_environment
+from parquet_loader.pretokenize.ray_tasks import pretokenize_on_ray
 from parquet_loader.pretokenize.registry import PRESETS, source_names
 from parquet_loader.pretokenize.sources import TextUnit
 from parquet_loader.pretokenize.tokenizer import load_tokenizer
@@ -91,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--rank", type=int, metavar="N", help="which of several machines this is; torchrun, SLURM and Kubernetes tell"
     )
     running("--world-size", type=int, metavar="N", help="how many machines there are")
+    running("--ray", nargs="?", const="local", metavar="ADDRESS", help="run the ranks as tasks of a Ray cluster")
     running("--step", choices=get_args(Step), default="encode", help="with several machines: what to do")
     running("--storage-options", default="{}", metavar="JSON", help="options of the fsspec filesystem, for URLs")
     running("--verify", action="store_true", help="read the set again at the end and show some documents")
@@ -106,12 +108,16 @@ def parse_options(argv: Sequence[str] | None = None) -> PretokenizeOptions:
     return _options(vars(build_parser().parse_args(argv)))
 
 
-def _options(values: dict[str, Any]) -> PretokenizeOptions:
-    values = {key: value for key, value in values.items() if key != "verify"}
+def _options(arguments: dict[str, Any]) -> PretokenizeOptions:
+    values = {key: value for key, value in arguments.items() if key not in {"verify", "ray"}}
     values["inputs"] = tuple(values["inputs"])
-    if (values["rank"] is None) != (values["world_size"] is None):
+    if arguments["ray"] is not None:
+        if values["rank"] is not None or values["step"] != "encode":
+            raise ConfigError("--ray does every rank and every step: leave --rank and --step out.")
+        values["rank"], values["world_size"] = 0, 1  # each task has its own
+    elif (values["rank"] is None) != (values["world_size"] is None):
         raise ConfigError("--rank and --world-size go together: give both, or neither.")
-    if values["rank"] is None:
+    elif values["rank"] is None:
         values["rank"], values["world_size"] = ranks_from_environment(os.environ) or (0, 1)
     try:
         values["storage_options"] = json.loads(values["storage_options"])
@@ -133,8 +139,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _sigterm_as_interrupt(), _warnings_as_lines():
             options = _options(values)
             with reporting() as progress:
-                if options.world_size > 1:
-                    summary: Summary | StepDone = pretokenize_rank(options, progress=progress)
+                if values["ray"] is not None:
+                    shards = values["world_size"]
+                    summary: Summary | StepDone = pretokenize_on_ray(options, address=values["ray"], shards=shards)
+                elif options.world_size > 1:
+                    summary = pretokenize_rank(options, progress=progress)
                 else:
                     summary = pretokenize(options, progress=progress)
             print(summary.describe())
