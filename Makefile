@@ -19,7 +19,7 @@ WORKERS ?= 2
 help:
 	@echo "make test   lint, types and tests      make demo   text to a killed and resumed training run"
 	@echo "make lint | types | unit               one part of make test"
-	@echo "make soak   pretokenization killed 40 times, and its set compared with that of a quiet run"
+	@echo "make soak   pretokenization and loading killed again and again, and compared with quiet runs; bit rot"
 	@echo "make bench  loaders compared           make bench BENCH_FLAGS='--tokens 4_000_000 --rounds 2'  is a small run"
 	@echo "make scaling  docs/performance.md measured anew: how speed and memory scale"
 
@@ -59,10 +59,16 @@ $(BENCH_VENV)/.installed: pyproject.toml Makefile
 	$(BENCH_VENV)/bin/python -m pip install --quiet --editable ".[bench]" "$(TORCH)" "$(TORCHVISION)"
 	@touch $@
 
-# 40 kills at random moments of pretokenization, with one worker process and with two.
+# Pretokenization: 40 kills at random moments, with one worker process and with two. Loading: 60 kills on each of a disk
+# and an S3 server, on 1 to 8 ranks. Bit rot: thousands of damages of files, checkpoints and indexes.
+# To put what came out into docs/reliability.md: make soak LOADER_SOAK_FLAGS=--write-docs BIT_ROT_FLAGS=--write-docs
 SOAK_FLAGS ?=
+LOADER_SOAK_FLAGS ?=
+BIT_ROT_FLAGS ?=
 soak: install
 	$(BIN)/python tools/pretokenize_soak.py $(SOAK_FLAGS)
+	$(BIN)/python tools/soak.py $(LOADER_SOAK_FLAGS)
+	$(BIN)/python tools/bit_rot.py $(BIT_ROT_FLAGS)
 
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python tools/benchmark.py --output build/benchmark $(BENCH_FLAGS)

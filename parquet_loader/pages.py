@@ -458,11 +458,11 @@ def unusual_levels(
         before += count + surplus
         if surplus < 0:
             raise _damaged_levels(chunk, "a page has fewer than slots")
-        while surplus:  # the last group of 8 is padded
-            cut = min(surplus, int(lengths[run]))
-            lengths[run] -= cut
-            surplus -= cut
-            run -= 1
+        # The last group of 8 is padded. A whole run too many is the beginning of the values: no checksum covers the
+        # header of a page, which says where they begin.
+        if surplus >= lengths[run]:
+            raise _damaged_levels(chunk, "a page has more than slots")
+        lengths[run] -= surplus
     places = lengths.cumsum() - lengths
     places += slots[0]
 
