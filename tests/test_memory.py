@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 from subprocesses import run
 
 from parquet_loader import ParquetLoader
-from parquet_loader.engine import Counters, _WindowJob, plan_window
+from parquet_loader.engine import Counters, _Shared, _WindowJob, plan_window
 from parquet_loader.prefetch import Budget
 
 MIB = 1 << 20
@@ -98,7 +99,8 @@ def test_a_row_group_never_allocates_more_than_its_declared_cost(
     def load() -> None:
         budget = Budget(1 << 40)
         budget.acquire(plan.tasks[0].cost_bytes)
-        _, cut = _WindowJob(config, plan, budget, Counters()).run(plan.tasks[0])
+        shared = _Shared(budget, Counters(), contextlib.nullcontext(), threading.Event())
+        _, cut = _WindowJob(config, plan, shared).run(plan.tasks[0])
         held.append(budget.held_bytes)
         # Where documents begin is counted twice: the parts' are put together.
         kept.append(sum(part.nbytes + part.documents.nbytes for part in cut))

@@ -277,8 +277,6 @@ def test_a_read_gives_just_that_range(place: Place, start: int, length: int) -> 
 def test_a_range_past_the_end_is_an_error(place: Place) -> None:
     place.put("a.parquet", b"0123456789")
     storage = place.open()
-    if isinstance(storage, FsspecStorage):
-        storage.FIRST_PAUSE_SECONDS = 0
     with pytest.raises(StorageError, match=r"a\.parquet"):
         storage.read(storage.list_files()[0], 8, 4)
 
