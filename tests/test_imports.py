@@ -47,10 +47,11 @@ ORDER = [
     "handover",
     "sharing",
     "torch",
+    "trainers",
 ]
 
 # Those that may import torch.
-TORCH = {"devices", "handover", "sharing", "torch"}
+TORCH = {"devices", "handover", "sharing", "torch", "trainers"}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -1,0 +1,111 @@
+"""Starts recipes in processes of their own, and looks at what was trained on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tiny import Records
+from unique_sets import unique_groups, write_set
+
+from parquet_loader import ParquetLoader
+
+LANES, SEQ_LEN, STEPS = 4, 4, 5
+TOKENS = LANES * SEQ_LEN * STEPS + 7  # no whole number of batches: epochs of five and of six
+RUN: dict[str, Any] = {"lanes": LANES, "seq_len": SEQ_LEN, "window": 2, "seed": 5, "threads": 1}
+PROCESS_SECONDS = 240  # a deadlock is a failure
+
+Batches = list[list[list[int]]]
+
+
+def write_data(folder: Path) -> str:
+    """A set in which every token id is there once."""
+    borders = np.sort(np.random.default_rng(0).choice(np.arange(1, TOKENS), 19, replace=False))
+    lengths = np.diff([0, *borders, TOKENS]).tolist()
+    return str(write_set(folder, unique_groups([[lengths[:5], lengths[5:10]], [lengths[10:15], lengths[15:]]])))
+
+
+def plain(data: str, steps: int, **options: Any) -> Batches:
+    """What the loader itself gives for so many steps: the run that nobody interrupts."""
+    found: Batches = []
+    with ParquetLoader(data, **{**RUN, **options}) as loader:
+        while len(found) < steps:
+            found += [batch.tokens[:, :SEQ_LEN].tolist() for batch in loader]
+    return found[:steps]
+
+
+def together(ranks: list[Batches]) -> Batches:
+    """All ranks' rows of each step, one rank after another."""
+    return [list(chain(*rows)) for rows in zip(*ranks, strict=False)]
+
+
+def start(program: str, *arguments: str, ranks: int | None = None, killed: bool = False) -> None:
+    """Run a program of this folder to its end, by torchrun if it has ranks; without a GPU, and without a network."""
+    here = Path(__file__).parent
+    starter = [sys.executable]
+    if ranks:
+        starter += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    paths = [str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "CUDA_VISIBLE_DEVICES": "",
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [*starter, str(here / program), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=PROCESS_SECONDS,
+        check=False,
+    )
+    assert (done.returncode != 0) == killed, done.stdout + done.stderr
+
+
+class Runs:
+    """One training run of a recipe, in as many stretches as are asked for."""
+
+    def __init__(self, recipe: str, data: str, folder: Path, **options: Any) -> None:
+        self._recipe, self._data, self._folder = recipe, data, folder
+        self._options = {**RUN, **options}
+        self._stretches = 0
+        for name in ("records", "checkpoints"):
+            (folder / name).mkdir()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self._folder / "checkpoints"
+
+    def stretch(self, steps: int, ranks: int | None = None, *, kill_at: int | None = None, **options: Any) -> Batches:
+        """Train up to so many steps of the whole run, or until a kill, and tell what was trained on in this stretch.
+
+        Args:
+            steps: of the whole run.
+            ranks: processes that torchrun starts; None for a plain one without it.
+            kill_at: the batch of this stretch at which every process kills itself.
+            options: of the recipe.
+        """
+        self._stretches += 1
+        what = {
+            "recipe": self._recipe,
+            "data": self._data,
+            "folder": str(self.checkpoints),
+            "records": str(self._folder / "records"),
+            "tag": self._stretches,
+            "steps": steps,
+            "vocabulary": TOKENS,
+            "kill_at": kill_at,
+            "options": {**self._options, **options},
+        }
+        start("program.py", json.dumps(what), ranks=ranks, killed=kill_at is not None)
+        return together(
+            [Records(self._folder / "records" / f"{self._stretches}-{rank}").batches() for rank in range(ranks or 1)]
+        )

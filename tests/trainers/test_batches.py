@@ -1,0 +1,131 @@
+"""`TokenBatches` without a trainer: one iteration is the rest of the run, and the state is that of the last batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from runs import RUN, Batches, plain, together
+
+from parquet_loader import CheckpointError, CheckpointMismatchError, ConfigError
+from parquet_loader.trainers import TokenBatches
+
+STEPS = 13  # two epochs and a bit
+
+pytestmark = [
+    # Python 3.12 and later warn of every fork of a process that has threads.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),  # more workers than cores
+]
+
+Make = Callable[..., TokenBatches]
+
+
+@pytest.fixture
+def make(data: str) -> Iterator[Make]:
+    """Makes batches and closes them."""
+    with ExitStack() as stack:
+
+        def batches_of(steps: int = STEPS, **options: Any) -> TokenBatches:
+            if options.get("num_workers"):
+                options["worker_options"] = {"multiprocessing_context": "fork"}
+            return stack.enter_context(TokenBatches(data, steps=steps, **{**RUN, **options}))
+
+        yield batches_of
+
+
+def rows_of(items: Any) -> Batches:
+    return [item["input_ids"].tolist() for item in items]
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_iteration_is_the_whole_run(data: str, make: Make, workers: int, device: str | None) -> None:
+    batches = make(num_workers=workers, device=device)
+    assert len(batches) == STEPS
+    items = list(batches)
+    assert set(items[0]) == {"input_ids", "labels"}  # what a model takes
+    assert rows_of(items) == plain(data, STEPS)
+    assert rows_of(batches) == []
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("taken", [0, 1, 5, 11, STEPS])
+def test_its_state_is_that_of_the_last_batch_it_gave(
+    data: str, make: Make, workers: int, device: str | None, taken: int
+) -> None:
+    batches = make(num_workers=workers, device=device)
+    assert rows_of(islice(batches, taken)) == plain(data, taken)
+    state = batches.state_dict()
+    assert state["steps"] == taken
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert rows_of(resumed) == plain(data, STEPS)[taken:]
+    assert rows_of(batches) == plain(data, STEPS)[taken:]  # and it goes on by itself after the break
+
+
+def test_two_workers_give_a_step_as_two_batches_and_resume_into_none(data: str, make: Make) -> None:
+    batches = make(num_workers=2)
+    assert len(batches) == 2 * STEPS
+    found = rows_of(islice(batches, 2 * 7))
+    assert [found[at] + found[at + 1] for at in range(0, len(found), 2)] == plain(data, 7)
+    resumed = make()
+    resumed.load_state_dict(batches.state_dict())
+    assert rows_of(resumed) == plain(data, STEPS)[7:]
+
+
+def test_a_state_is_of_no_rank(data: str, make: Make) -> None:
+    ranks = [make(rank=rank, world_size=2) for rank in range(2)]
+    for batches in ranks:
+        list(islice(batches, 6))
+    assert ranks[0].state_dict() == ranks[1].state_dict()
+    others = [make(rank=rank, world_size=4) for rank in range(4)]
+    for batches in others:
+        batches.load_state_dict(ranks[1].state_dict())
+    assert together([rows_of(batches) for batches in others]) == plain(data, STEPS)[6:]
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_ended(data: str, make: Make) -> None:
+    short, long = make(steps=4), make(steps=9)
+    assert rows_of(short) == plain(data, 4)
+    long.load_state_dict(short.state_dict())
+    assert rows_of(long) == plain(data, 9)[4:]
+
+
+def test_a_run_of_so_many_epochs_ends_with_them(data: str, make: Make) -> None:
+    assert len(rows_of(make(steps=100, epochs=2))) == 11
+
+
+def test_set_epoch_moves_nothing(make: Make) -> None:
+    batches = make()
+    list(islice(batches, 6))
+    state = batches.state_dict()
+    batches.set_epoch(0)
+    assert batches.state_dict() == state
+
+
+def test_it_draws_no_random_numbers_of_training(make: Make) -> None:
+    for workers in (0, 1):
+        torch.manual_seed(1)
+        list(islice(make(num_workers=workers), 2))
+        drawn = torch.rand(1)
+        torch.manual_seed(1)
+        assert torch.equal(drawn, torch.rand(1))
+
+
+def test_wrong_uses_are_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match="steps must be"):
+        make(steps=0)
+    with pytest.raises(CheckpointError, match="not a state of TokenBatches"):
+        make().load_state_dict({"position": {}})
+    with pytest.raises(CheckpointMismatchError, match="seed"):
+        make().load_state_dict(make(seed=6).state_dict())
+    with pytest.raises(TypeError, match="not as a dataset"):
+        make()[0]
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        make().nothing_like_it

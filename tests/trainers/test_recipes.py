@@ -1,0 +1,68 @@
+"""Each recipe of docs/trainers, run with the real trainer: killed, resumed, compared with a run that was never killed.
+
+Every process kills itself with SIGKILL at batch 5 of an epoch of 5 or 6; the last checkpoint is that of batch 4. The
+run goes on in new processes, on another number of ranks where the trainer has ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import RUN, SEQ_LEN, STEPS, Runs, plain
+
+DOCS = Path(__file__).parents[2] / "docs" / "trainers"
+STEPS_TRAINED = STEPS + 4  # the epoch ends in between
+SAVED, KILLED = 4, 5  # steps
+
+# A worker process of a killed rank notices its death by itself.
+WORKER: dict[str, Any] = {"num_workers": 1, "worker_options": {"multiprocessing_context": "fork"}}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "package", "ranks", "then", "first_options"),
+    [
+        ("ddp", "torch", 2, 1, WORKER),
+        ("accelerate_loop", "accelerate", 2, None, WORKER),
+        ("hf_trainer", "accelerate", 2, None, WORKER),
+        ("lightning", "pytorch_lightning", 2, None, WORKER),
+        ("torchtitan_loader", "torchtitan", 2, 1, {}),
+        ("nanogpt", "torch", None, None, WORKER),
+    ],
+)
+def test_a_killed_run_goes_on_with_the_next_batch_on_another_number_of_ranks(
+    data: str,
+    tmp_path: Path,
+    recipe: str,
+    package: str,
+    ranks: int | None,
+    then: int | None,
+    first_options: dict[str, Any],
+) -> None:
+    pytest.importorskip(package)
+    accumulated = 2 if recipe == "hf_trainer" else 1
+    runs = Runs(recipe, data, tmp_path)
+    before = runs.stretch(STEPS_TRAINED, ranks, kill_at=KILLED * accumulated, **first_options)
+    after = runs.stretch(STEPS_TRAINED, then)
+    window = {"window": 64} if recipe == "torchtitan_loader" else {}  # the recipe leaves it out
+    expected = plain(data, STEPS_TRAINED * accumulated, **window)
+    assert before == expected[: KILLED * accumulated]
+    assert after == expected[SAVED * accumulated :]
+
+
+def test_jax_goes_on_with_the_next_batch_on_another_number_of_devices(data: str, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    runs = Runs("jax_loop", data, tmp_path)
+    expected = plain(data, STEPS_TRAINED)
+    assert runs.stretch(STEPS_TRAINED, kill_at=KILLED, devices=4) == expected[:KILLED]
+    assert runs.stretch(STEPS_TRAINED, devices=2) == expected[SAVED:]
+    assert {len(rows) for rows in expected} == {RUN["lanes"]}
+    assert {len(row) for rows in expected for row in rows} == {SEQ_LEN}
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.py")), ids=lambda path: path.stem)
+def test_the_docs_show_each_recipe_as_it_is_tested(path: Path) -> None:
+    shown = re.findall(r"^```py\n(.*?)^```", (DOCS / f"{path.stem}.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert path.read_text() in shown
