@@ -361,8 +361,7 @@ class FaultyFiles:
         data, status = self._saved[path]
         changed = bytearray(data)
         changed[at] ^= 1 << bit
-        path.write_bytes(changed)
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        _put(path, changed, status)
 
     def forbid(self, name: str) -> None:
         """The file may not be read."""
@@ -371,11 +370,7 @@ class FaultyFiles:
     def undo(self) -> None:
         """Put everything back, modification times too."""
         for path, (data, status) in self._saved.items():
-            if path.exists():
-                path.chmod(0o644)
-            path.write_bytes(data)
-            path.chmod(status.st_mode & 0o777)
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            _put(path, data, status)
         self._saved.clear()
 
     def _save(self, name: str) -> Path:
@@ -383,6 +378,15 @@ class FaultyFiles:
         if path not in self._saved:
             self._saved[path] = (path.read_bytes(), path.stat())
         return path
+
+
+def _put(path: Path, data: bytes | bytearray, status: os.stat_result) -> None:
+    """A file with the times and mode of old, all at once: a loader that reads meanwhile never sees it half done."""
+    beside = path.with_name(f".{path.name}.put")
+    beside.write_bytes(data)
+    beside.chmod(status.st_mode & 0o777)
+    os.utime(beside, ns=(status.st_atime_ns, status.st_mtime_ns))
+    beside.replace(path)
 
 
 # ── the contract ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -374,8 +374,8 @@ def rot(folder: Path, *, file_trials: int, own_trials: int, seed: int) -> list[F
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--file-trials", type=int, default=2000, help="with page checksums, and as many without")
-    parser.add_argument("--own-trials", type=int, default=1200, help="of checkpoints, saved indexes and caches, each")
+    parser.add_argument("--file-trials", type=int, default=3000, help="with page checksums, and as many without")
+    parser.add_argument("--own-trials", type=int, default=1000, help="of checkpoints, saved indexes and caches, each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write-docs", action="store_true", help="put the summary into docs/reliability.md")
     arguments = parser.parse_args(argv)
