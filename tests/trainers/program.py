@@ -27,17 +27,24 @@ def recipe(name: str) -> ModuleType:
     return module
 
 
-def train_with_jax(records: Records, data: str, folder: Path, steps: int, devices: int, **options: Any) -> None:
+def train_with_jax(
+    records: Records, data: str, folder: Path, steps: int, devices: int, coordinator: str | None = None, **options: Any
+) -> None:
+    """With so many devices in each process; they meet at the coordinator's address if there are several."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     import jax
     import numpy as np
 
-    assert len(jax.devices()) == devices
+    if coordinator is not None:
+        jax.distributed.initialize(coordinator, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+    assert len(jax.local_devices()) == devices
     weigh = jax.jit(lambda weights, x, y: weights + (x * y).sum())
 
     def step_of(weights: Any, x: Any, y: Any) -> Any:
         assert x.dtype == np.int32
-        records.take(np.asarray(x).tolist())
+        assert x.shape == (options["lanes"], options["seq_len"])  # of all processes
+        own = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        records.take(np.concatenate([np.asarray(shard.data) for shard in own]).tolist())
         return weigh(weights, x, y)
 
     recipe("jax_loop").train(step_of, jax.numpy.zeros(()), data, folder, steps, **options)

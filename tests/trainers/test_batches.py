@@ -97,6 +97,14 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(data: str, make: Make) -
     assert rows_of(long) == plain(data, 9)[4:]
 
 
+def test_a_run_goes_on_with_another_seq_len(data: str, make: Make) -> None:
+    batches = make(seq_len=6)
+    list(islice(batches, 2))
+    resumed = make()
+    resumed.load_state_dict(batches.state_dict())
+    assert rows_of(islice(resumed, 2)) == plain(data, 5)[3:]  # 2 rows of 6 are 3 of 4
+
+
 def test_a_run_of_so_many_epochs_ends_with_them(data: str, make: Make) -> None:
     assert len(rows_of(make(steps=100, epochs=2))) == 11
 
