@@ -59,9 +59,9 @@ class HuggingFaceTokenizer:
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, info: TokenizerInfo) -> None:
-        literal, control_ids = _taking_text_literally(tokenizer)
         self.info = info
-        self.serialised = tokenizer.to_str()
+        self.serialised = tokenizer.to_str()  # once: that of a large vocabulary takes a tenth of a second
+        literal, control_ids = _taking_text_literally(tokenizer, self.serialised)
         self._tokenizer = literal
         self._is_control = np.zeros(info.vocab_size, dtype=np.bool_)
         self._is_control[control_ids] = True
@@ -227,11 +227,11 @@ def _specials(tokenizer: tokenizers.Tokenizer) -> str:
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "") if names else "none"
 
 
-def _taking_text_literally(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, list[int]]:
+def _taking_text_literally(tokenizer: tokenizers.Tokenizer, serialised: str) -> tuple[tokenizers.Tokenizer, list[int]]:
     """A copy that takes every text literally and whole, and the ids that must then not come out of a text."""
-    serialised = json.loads(tokenizer.to_str())
-    model = serialised["model"]
-    special_ids = {token["id"] for token in serialised["added_tokens"] if token["special"]}
+    values = json.loads(serialised)
+    model = values["model"]
+    special_ids = {token["id"] for token in values["added_tokens"] if token["special"]}
     unknown = model.get("unk_id")
     if unknown is None and model.get("unk_token") is not None:
         unknown = tokenizer.token_to_id(model["unk_token"])
@@ -240,9 +240,9 @@ def _taking_text_literally(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.
         for token_id in control_ids:
             if token_id < len(model["vocab"]):
                 model["vocab"][token_id][1] = _NEVER_CHOSEN_SCORE
-        copy: tokenizers.Tokenizer = type(tokenizer).from_str(json.dumps(serialised))
+        copy: tokenizers.Tokenizer = type(tokenizer).from_str(json.dumps(values))
     else:
-        copy = type(tokenizer).from_str(tokenizer.to_str())
+        copy = type(tokenizer).from_str(serialised)
     copy.no_truncation()
     copy.no_padding()
     copy.encode_special_tokens = True
