@@ -26,8 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     index.add_argument("--output", required=True, help="the file to write; it appears when it is whole")
     index.add_argument("--column", help="the token column, where it is not the only list of integers")
     index.add_argument(
-        "--storage-options", type=json.loads, metavar="JSON", help="for the filesystem of a URL; secrets are better in "
-        "the environment, since other users may see a command's arguments"
+        "--storage-options",
+        type=json.loads,
+        metavar="JSON",
+        help="for the filesystem of a URL; secrets are better in "
+        "the environment, since other users may see a command's arguments",
     )
     index.add_argument("--threads", type=int, default=16, help="footers read at once (%(default)s)")
     index.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")

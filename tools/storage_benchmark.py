@@ -15,6 +15,7 @@ client share the machine's cores, so that they are relative.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import sys
@@ -125,7 +126,7 @@ def main() -> None:
                 return loader.stats()["bytes_read"]
 
         ways: dict[str, Callable[[], int]] = {
-            name: (lambda read=read: all_ranges(read)) for name, read in clients(url, options).items()
+            name: functools.partial(all_ranges, read) for name, read in clients(url, options).items()
         }
         ways["ParquetLoader, decoding included"] = through_loader
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
