@@ -40,7 +40,7 @@ types: install
 	$(BIN)/mypy
 
 unit: install
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: lint types unit
 

@@ -7,6 +7,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from .errors import ParquetLoaderError
 from .index import build_index
@@ -27,14 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     index.add_argument("--column", help="the token column, where it is not the only list of integers")
     index.add_argument(
         "--storage-options",
-        type=json.loads,
+        type=_options,
         metavar="JSON",
         help="for the filesystem of a URL; secrets are better in "
         "the environment, since other users may see a command's arguments",
     )
-    index.add_argument("--threads", type=int, default=16, help="footers read at once (%(default)s)")
+    index.add_argument("--threads", type=_positive, default=16, help="footers read at once (%(default)s)")
     index.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
     options = parser.parse_args(arguments)
+    if "://" in options.output or Path(options.output).is_dir():
+        parser.error(f"--output must be a local file, not {options.output!r}")
     begun = time.monotonic()
     with _Progress() as progress:
         try:
@@ -63,6 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for remark in found.remarks():
         print(f"note: {remark}", file=sys.stderr)
     return 0
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no valid JSON ({error})") from None
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError('must be a JSON object, such as {"anon": true}')
+    return options
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
+    return int(text)
 
 
 class _Progress:

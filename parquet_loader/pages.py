@@ -460,9 +460,12 @@ def unusual_levels(
             raise _damaged_levels(chunk, "a page has fewer than slots")
         # The last group of 8 is padded. A whole run too many is the beginning of the values: no checksum covers the
         # header of a page, which says where they begin.
-        if surplus >= lengths[run]:
-            raise _damaged_levels(chunk, "a page has more than slots")
-        lengths[run] -= surplus
+        if surplus:
+            while not lengths[run]:
+                run -= 1
+            if surplus >= lengths[run]:
+                raise _damaged_levels(chunk, "a page has more than slots")
+            lengths[run] -= surplus
     places = lengths.cumsum() - lengths
     places += slots[0]
 

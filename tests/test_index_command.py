@@ -49,6 +49,27 @@ def test_a_failure_is_one_line_and_leaves_no_file(tmp_path: Path, capsys: pytest
     assert not output.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--storage-options", "[1]", "must be a JSON object"),
+        ("--storage-options", '{"key":"hush', "no valid JSON"),
+        ("--threads", "0", "must be 1 or more"),
+        ("--threads", "-3", "must be 1 or more"),
+        ("--output", ".", "must be a local file"),
+        ("--output", "s3://bucket/index", "must be a local file"),
+    ],
+)
+def test_odd_arguments_are_refused_in_a_line(
+    folder: Path, option: str, value: str, says: str, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["index", str(folder), "--output", "x", f"{option}={value}"])
+    message = capsys.readouterr().err
+    assert says in message
+    assert "hush" not in message
+
+
 def test_an_output_that_cannot_be_written_is_an_error(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

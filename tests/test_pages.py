@@ -285,7 +285,8 @@ def test_unusual_levels_are_those_of_a_brute_force_decoder(
 
 
 def brute_force(section: bytes, count: int, width: int) -> list[int] | None:
-    """A page's levels, one run after another; None where the runs do not fill the section or hold too few."""
+    """A page's levels, one run after another; None where the runs do not fill the section, or hold too few, or where
+    a whole run is too many."""
     levels: list[int] = []
     position = 0
     while position < len(section):
@@ -304,6 +305,8 @@ def brute_force(section: bytes, count: int, width: int) -> list[int] | None:
         if len(payload) < size:
             return None
         room = max(0, count - len(levels))
+        if not room and header > 1:
+            return None
         if header & 1:
             number = int.from_bytes(payload, "little")
             new = [number >> place * width & (1 << width) - 1 for place in range(min(room, (header >> 1) * 8))]

@@ -81,7 +81,12 @@ def verify_set(
         here = [at - before for at in wanted if before <= at < before + entry.documents]
         with storage_errors("read", name), filesystem.open(file, "rb") as stream:
             for row, ids in _verify_file(
-                pq.ParquetFile(stream, page_checksum_verification=True), entry, manifest, name, here
+                # No thread of pyarrow's may be left in a Python file when the interpreter ends.
+                pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False),
+                entry,
+                manifest,
+                name,
+                here,
             ):
                 samples.append((f"{entry.name}, row {row}", tokenizer.decode(ids)))
         before += entry.documents
@@ -95,7 +100,7 @@ def _verify_file(
     documents, tokens, found = 0, 0, []
     for group in range(parquet.num_row_groups):
         try:
-            column = parquet.read_row_group(group).column(manifest.encoding.column).combine_chunks()
+            column = parquet.read_row_group(group, use_threads=False).column(manifest.encoding.column).combine_chunks()
         except (pa.ArrowException, OSError) as exc:
             raise DataError(f"cannot be read: {exc}", path=name, row_group=group) from exc
         largest = pc.max(column.values).as_py() if len(column.values) else 0
