@@ -149,7 +149,7 @@ def test_a_web_servers_outage_is_no_missing_file(web, monkeypatch: pytest.Monkey
     assert build_index(url).total_tokens == 4 * 20 * 30
     statuses += [503] * 100_000
     with pytest.raises(StorageError, match=r"failed \d+ times in \d s, .*503") as caught:
-        build_index(url, retry_seconds=0.5)
+        build_index(url, retry_seconds=3)
     assert not isinstance(caught.value, FileNotFoundError)
 
 
