@@ -160,9 +160,10 @@ def copy_rows(out: TokenArray, positions: IntArray, filled: int, window: WindowS
     low, high = position + filled, position + length
     uniform = bool((positions == position).all())
     if uniform and window.common[0] <= low < high <= window.common[1]:
-        # Nearly every batch is of this kind, and a window may have hundreds of rectangles: one call for all of them.
-        pieces = [tokens[:, low - begin : high - begin] for _, _, begin, tokens in window.rectangles]
-        np.concatenate(pieces, out=out[:, filled:], casting="same_kind")
+        # Nearly every batch is of this kind, and a window may have hundreds of rectangles: no step that need not be.
+        target = out[:, filled:]
+        for first, last, begin, tokens in window.rectangles:
+            target[first:last] = tokens[:, low - begin : high - begin]
         return len(positions) * (high - low)
     places = window.places
     lows = np.maximum(positions + filled, places.begins)
