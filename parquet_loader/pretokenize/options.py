@@ -149,30 +149,24 @@ class PretokenizeOptions:
 
     def open_source(self) -> Source:
         """The source that these options name."""
-        if self.preset is None:
-            name, values = (
-                self.source,
-                SourceOptions(
-                    inputs=self.inputs,
-                    text_column=self.text_column,
-                    text_unit=self.text_unit,
-                    storage_options=self.storage_options,
-                    dataset=self.dataset,
-                    config=self.config,
-                    split=self.split,
-                    revision=self.revision,
-                ),
-            )
-        else:
+        if self.preset is not None:
             preset = PRESETS[self.preset]
-            name, values = (
-                "hf",
-                SourceOptions(
-                    text_column=preset.text_column,
-                    dataset=preset.dataset,
-                    config=preset.config,
-                    split=preset.split,
-                    revision=self.revision,
-                ),
+            values = SourceOptions(
+                text_column=preset.text_column,
+                dataset=preset.dataset,
+                config=preset.config,
+                split=preset.split,
+                revision=self.revision,
             )
-        return open_source(name, values)
+            return open_source("hf", values)
+        values = SourceOptions(
+            inputs=self.inputs,
+            text_column=self.text_column,
+            text_unit=self.text_unit,
+            storage_options=self.storage_options,
+            dataset=self.dataset,
+            config=self.config,
+            split=self.split,
+            revision=self.revision,
+        )
+        return open_source(self.source, values)

@@ -31,7 +31,7 @@ from parquet_loader.pretokenize.records import Source
 from parquet_loader.pretokenize.selection import Dedup, Drops, Selection
 from parquet_loader.pretokenize.tokenizer import TokenBatch, Tokenizer
 from parquet_loader.pretokenize.workers import Encode, encoders, in_order
-from parquet_loader.pretokenize.writer import TOKEN_COLUMN, SetWriter
+from parquet_loader.pretokenize.writer import TOKEN_COLUMN, SetWriter, final_entries
 
 _FINGERPRINT_VERSION = 1
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
@@ -60,6 +60,18 @@ def encoding_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> Encoding:
         dtype=tokenizer.info.dtype.name,
         tokenizer=tokenizer.info,
         eos_appended=options.append_eos and tokenizer.info.eos_id is not None,
+    )
+
+
+def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
+    """The manifest of the set that a journal's parts are."""
+    return Manifest(
+        encoding=encoding,
+        files=final_entries(journal.parts),
+        text_bytes=journal.position.text_bytes,
+        skipped=journal.position.skipped,
+        bad_records=journal.bad_records,
+        fingerprint=journal.fingerprint,
     )
 
 

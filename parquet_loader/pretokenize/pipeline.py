@@ -27,6 +27,7 @@ from parquet_loader.pretokenize.parts import (
     begin,
     encoding_of,
     fingerprint_of,
+    manifest_of,
     open_seen_file,
     seen_name,
     write_parts,
@@ -35,7 +36,7 @@ from parquet_loader.pretokenize.progress import Progress
 from parquet_loader.pretokenize.records import Source
 from parquet_loader.pretokenize.sources import FileSource
 from parquet_loader.pretokenize.tokenizer import Tokenizer, load_tokenizer
-from parquet_loader.pretokenize.writer import final_entries, renames
+from parquet_loader.pretokenize.writer import renames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +161,7 @@ def tokenize_source(
                 progress=progress,
             )
             journal = write_parts(job, journal)
-        manifest = Manifest(
-            encoding=encoding_of(tokenizer, options),
-            files=final_entries(journal.parts),
-            text_bytes=journal.position.text_bytes,
-            skipped=journal.position.skipped,
-            bad_records=journal.bad_records,
-            fingerprint=journal.fingerprint,
-        )
+        manifest = manifest_of(journal, encoding_of(tokenizer, options))
         if seen_file is not None and options.write_seen_hashes:
             # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
             seen_file.extend(as_digests(output.read_staged(seen_name(part))) for part in journal.parts)

@@ -32,13 +32,22 @@ from parquet_loader.pretokenize.journal import Journal, differences
 from parquet_loader.pretokenize.manifest import MAX_LISTED_BAD_RECORDS, Manifest, Skipped
 from parquet_loader.pretokenize.options import PretokenizeOptions
 from parquet_loader.pretokenize.output import OutputFolder
-from parquet_loader.pretokenize.parts import Job, begin, encoding_of, few, fingerprint_of, open_seen_file, write_parts
+from parquet_loader.pretokenize.parts import (
+    Job,
+    begin,
+    encoding_of,
+    few,
+    fingerprint_of,
+    manifest_of,
+    open_seen_file,
+    write_parts,
+)
 from parquet_loader.pretokenize.pipeline import Summary
 from parquet_loader.pretokenize.progress import Progress
 from parquet_loader.pretokenize.selection import Drops, Selection
 from parquet_loader.pretokenize.sources import FileSource
 from parquet_loader.pretokenize.tokenizer import Tokenizer, load_tokenizer
-from parquet_loader.pretokenize.writer import final_entries, renames
+from parquet_loader.pretokenize.writer import renames
 
 _PARTITIONS = 16
 _PIECE_DIGESTS = 1 << 20
@@ -170,14 +179,7 @@ def _finish(tokenizer: Tokenizer, options: PretokenizeOptions, whole: dict[str, 
         if journal.phase == "writing":
             journal = _joined(options, whole)
             output.write_journal(journal)
-        manifest = Manifest(
-            encoding=encoding_of(tokenizer, options),
-            files=final_entries(journal.parts),
-            text_bytes=journal.position.text_bytes,
-            skipped=journal.position.skipped,
-            bad_records=journal.bad_records,
-            fingerprint=whole,
-        )
+        manifest = manifest_of(journal, encoding_of(tokenizer, options))
         # The joined journal's names are those of the ranks' folders already.
         staged = [(each.removeprefix("./"), final) for each, final in renames(journal.parts, ".")]
         output.publish(
