@@ -424,7 +424,6 @@ class _WindowStream:
     def __init__(self, config: EngineConfig, position: int, shared: _Shared) -> None:
         self._config = config
         self._shared = shared
-        self._parts: list[Slices] = []
         self._prefetcher = Prefetcher(
             _tasks(config, position, shared),
             shared.budget,
@@ -438,17 +437,18 @@ class _WindowStream:
 
     def next(self) -> WindowSlices:
         """The next window's slices."""
-        job, self._parts = self._prefetcher.take()
-        for _ in range(len(job.plan.tasks) - 1):
-            self._parts += self._prefetcher.take()[1]
-        self._parts.sort(key=lambda part: part.first)
-        parts, self._parts = self._parts, []
+        results = self._prefetcher.take()
+        job = results[0][0]
+        parts = sorted((part for _, parts in results for part in parts), key=lambda part: part.first)
         return WindowSlices.of(parts, job.plan.places, job.slices_bytes)
+
+    def ready(self) -> bool:
+        """Whether `next` would not have to wait."""
+        return self._prefetcher.ready()
 
     def halt(self) -> None:
         self._shared.stop.set()
         self._prefetcher.halt()
-        self._parts.clear()
 
     def close(self) -> None:
         self._prefetcher.close()
@@ -480,7 +480,7 @@ class Engine:
         decoders = threading.Semaphore(config.threads) if spare else contextlib.nullcontext()
         self._windows = _WindowStream(config, position, _Shared(self.budget, counters, decoders, threading.Event()))
         self._packer: Packer | None = Packer(
-            config.last - config.first, config.dtype, self._windows.next, self.budget.release
+            config.last - config.first, config.dtype, self._windows.next, self._windows.ready, self.budget.release
         )
 
     def rows(
@@ -513,4 +513,4 @@ def _tasks(config: EngineConfig, position: int, shared: _Shared) -> Iterator[Tas
         # Where the window has no token for these lanes, there are no tasks.
         job = _WindowJob(config, plan, shared)
         for task in plan.tasks:
-            yield Task(functools.partial(job.run, task), task.cost_bytes)
+            yield Task(functools.partial(job.run, task), task.cost_bytes, more=task is not plan.tasks[-1])

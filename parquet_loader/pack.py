@@ -86,7 +86,9 @@ class Packer:
         dtype: of the rows.
         next_window: gives the windows one after another, from one that holds the first position asked for, or from
             one before it.
-        release: called with a window's `held_bytes` when the last of its tokens has been copied.
+        ready: whether it would give the next one without waiting.
+        release: called with a window's `held_bytes` after the last of its tokens has been copied. That wakes threads,
+            so it is left until the rows are made, unless they need a window that may be waiting for these bytes.
     """
 
     def __init__(
@@ -94,11 +96,13 @@ class Packer:
         lanes: int,
         dtype: np.dtype[np.integer],
         next_window: Callable[[], WindowSlices],
+        ready: Callable[[], bool],
         release: Callable[[int], None],
     ) -> None:
         self._lanes = lanes
         self._dtype = dtype
         self._next_window = next_window
+        self._ready = ready
         self._release = release
         self._window: WindowSlices | None = None
         # The last columns of the rows before, which overlapping rows begin with: their window may be gone by then.
@@ -130,17 +134,23 @@ class Packer:
                 out[:, :filled] = columns
                 taken += tail_taken
         cells = filled * self._lanes
+        used = 0  # bytes of windows used up, to be given back
         wanted = out.size if ends is None else int(np.maximum(stops - positions, filled).sum())
         while cells < wanted:
             if self._window is None:
+                if used and not self._ready():
+                    self._release(used)
+                    used = 0
                 self._window = self._next_window()
             window = self._window
             cells += copy_rows(out, positions, filled, window)
             taken.append(Taken(window.places, window.documents, positions, (filled, length)))
             if (window.places.ends <= stops).all():
-                held, self._window = window.held_bytes, None
+                used += window.held_bytes
+                self._window = None
                 del window  # what is given back must not be held here while the next one is waited for
-                self._release(held)
+        if used:
+            self._release(used)
         assert cells == wanted  # no cell of a batch is ever left to chance
         if overlap:
             self._tail = (

@@ -36,10 +36,17 @@ _EXIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[T]):
-    """A piece of work and the bytes that it and its result hold, until they are released to the budget."""
+    """A piece of work.
+
+    Attributes:
+        run: does it.
+        cost_bytes: what it and its result hold, until they are released to the budget.
+        more: whether its result is handed out only together with the next task's.
+    """
 
     run: Callable[[], T]
     cost_bytes: int
+    more: bool = False
 
 
 class Budget:
@@ -112,27 +119,27 @@ class Prefetcher(Generic[T]):
             # Thread.start is Python, like condition.wait below: it is safe from signals on any thread but the main one.
             _thread.start_new_thread(_launch, (self._shared, self._threads))
 
-    def take(self) -> T:
-        """The next task's result, waiting for it as long as it takes.
+    def take(self) -> list[T]:
+        """The next task's result, and with it those that belong to it, waiting for them as long as it takes.
 
         Raises:
             StopIteration: there are no more tasks.
             LoaderClosedError: closed, before or while this waits.
-            Exception: what the task raised, once; the one after is next.
+            Exception: what one of the tasks raised, once; the task after it is next.
         """
         self.start()
         shared = self._shared
         while True:
             with shared.lock:
-                number = shared.next_out
-                if number in shared.done:
-                    result, error = shared.done.pop(number)
-                    shared.next_out += 1
+                if shared.ready():
+                    outcomes = [shared.done.pop(number) for number in range(shared.next_out, shared.reached)]
+                    shared.next_out = shared.reached
+                    shared.whole = False
                     shared.condition.notify_all()
                     break
                 if shared.closed:
                     raise LoaderClosedError("closed while a batch was waited for")
-                if shared.ended is not None and number >= shared.ended:
+                if shared.ended is not None and shared.reached >= shared.ended:
                     raise StopIteration
                 shared.bell = bell = threading.Lock()
                 bell.acquire()
@@ -144,12 +151,18 @@ class Prefetcher(Generic[T]):
                 with shared.lock:
                     shared.bell = None
                 raise
+        error = outcomes[-1].error
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # this frame is in its traceback: a cycle
-        return result  # type: ignore[return-value]  # without an error there is a result
+                del error, outcomes  # this frame is in its traceback: a cycle
+        return [outcome.result for outcome in outcomes]  # type: ignore[misc]  # without an error there are results
+
+    def ready(self) -> bool:
+        """Whether `take` would not have to wait."""
+        with self._shared.lock:
+            return self._shared.ready()
 
     def halt(self) -> None:
         """Tell every thread to end and drop every result, without waiting: a read that hangs does not hold this up."""
@@ -162,6 +175,15 @@ class Prefetcher(Generic[T]):
             _halt(self._shared, closed=True)
             _end(self._shared, None)
             self._finalizer.detach()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome(Generic[T]):
+    """What came of a task, and whether that is to be handed out without waiting for the next one's."""
+
+    result: T | None
+    error: BaseException | None
+    last: bool
 
 
 class _Shared(Generic[T]):
@@ -177,26 +199,35 @@ class _Shared(Generic[T]):
         self.rest = rest
         self.threads: list[threading.Thread] = []
         self.pid = os.getpid()
-        self.done: dict[int, tuple[T | None, BaseException | None]] = {}
+        self.done: dict[int, _Outcome[T]] = {}
         self.next_in = 0
         self.next_out = 0
+        self.reached = 0  # all tasks before this one are done
+        self.whole = False  # the tasks from `next_out` to `reached` are handed out together
         self.running = 0
         self.ended: int | None = None  # the number of tasks there were
         self.bell: threading.Lock | None = None  # what the consumer waits for; taken until it is rung
         self.stopped = False  # the threads end
         self.closed = False  # and a consumer is told; at interpreter exit it is left waiting, a daemon as it must be
 
+    def ready(self) -> bool:
+        """Whether the consumer need not wait; to be called under the lock."""
+        while not self.whole and self.reached in self.done:
+            self.whole = self.done[self.reached].last
+            self.reached += 1
+        return self.whole
+
     def wake(self) -> None:
-        """Wake whoever waits, the consumer too; to be called under the lock."""
+        """Wake whoever waits, the consumer too where there is news for it; to be called under the lock."""
         self.condition.notify_all()
-        if self.bell is not None:
+        if self.bell is not None and (self.ready() or self.stopped or self.ended == self.reached):
             self.bell.release()
             self.bell = None
 
     @property
     def starved(self) -> bool:
         """Whether nothing can ever move again: the consumer waits for a task that no release will let in."""
-        return self.bell is not None and self.running == 0 and self.next_out == self.next_in
+        return self.bell is not None and self.running == 0 and self.reached == self.next_in
 
 
 def _launch(shared: _Shared[T], count: int) -> None:
@@ -210,7 +241,7 @@ def _launch(shared: _Shared[T], count: int) -> None:
                 shared.threads.append(thread)
         except BaseException as error:
             if not shared.threads:  # a few are as good, if slower
-                shared.done[0] = (None, error)
+                shared.done[0] = _Outcome(None, error, last=True)
                 shared.next_in = shared.ended = 1
                 shared.wake()
 
@@ -237,7 +268,7 @@ def _work(shared: _Shared[T]) -> None:
         with shared.lock:
             shared.running -= 1
             if not shared.stopped:
-                shared.done[number] = (result, error)
+                shared.done[number] = _Outcome(result, error, last=error is not None or not task.more)
             shared.wake()
         # A thread that waits for its next task must not keep the last one's bytes alive.
         del admitted, task, result, error
@@ -253,7 +284,7 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
     except BaseException as error:  # the plan itself failed: the consumer is told where the task would have come
         with shared.lock:
             if not isinstance(error, StopIteration):
-                shared.done[number] = (None, error)
+                shared.done[number] = _Outcome(None, error, last=True)
                 number += 1
             shared.next_in = shared.ended = number
             shared.wake()
@@ -274,7 +305,7 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
                         f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
                         f"{shared.budget.limit_bytes:,} of which {shared.budget.held_bytes:,} are held"
                     )
-                    shared.done[number] = (None, AssertionError(problem))
+                    shared.done[number] = _Outcome(None, AssertionError(problem), last=True)
                     shared.next_in = shared.ended = number + 1
                     shared.wake()
                     return None
@@ -292,6 +323,7 @@ def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
         shared.stopped = True
         shared.closed |= closed
         shared.done.clear()
+        shared.whole = False
         shared.wake()
 
 

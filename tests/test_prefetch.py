@@ -40,11 +40,16 @@ def fail(error: BaseException) -> Callable[[], object]:
     return run
 
 
+def take(source: Prefetcher) -> object:
+    (result,) = source.take()
+    return result
+
+
 def take_all(source: Prefetcher) -> list:
     taken = []
     while True:
         try:
-            taken.append(source.take())
+            taken.append(take(source))
         except StopIteration:
             return taken
 
@@ -103,10 +108,10 @@ def test_any_number_of_threads_gives_all_results_in_order_within_the_budget(thre
     tasks = (Task(functools.partial(run, number), cost) for number, cost in enumerate(costs))
     source = Prefetcher(tasks, budget, threads=threads, ahead=10)
     for number, cost in enumerate(costs):
-        assert source.take() == number
+        assert take(source) == number
         budget.release(cost - cost // 2)
     with pytest.raises(StopIteration):
-        source.take()
+        take(source)
     assert not over
     assert budget.held_bytes == 0
     assert 40 < budget.peak_bytes <= budget.limit_bytes
@@ -139,7 +144,7 @@ def test_threads_that_cannot_be_started_are_an_error_and_no_hang(monkeypatch: py
     source = Prefetcher(iter([Task(give(1), 1)]), Budget(1), threads=2, ahead=3)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        source.take()
+        take(source)
     source.close()
 
 
@@ -157,10 +162,10 @@ def test_a_task_that_does_not_fit_waits_until_bytes_are_given_back() -> None:
     budget = Budget(10)
     released = threading.Event()
     source = Prefetcher(iter([Task(give("first"), 6), Task(lambda: released.is_set(), 6)]), budget, threads=2, ahead=10)
-    assert source.take() == "first"
+    assert take(source) == "first"
     released.set()
     budget.release(6)
-    assert source.take() is True
+    assert take(source) is True
     assert budget.peak_bytes == 6
     source.close()
 
@@ -170,19 +175,19 @@ def test_a_thread_that_has_to_wait_rests_first() -> None:
     budget = Budget(10)
     tasks = iter([Task(give(1), 6), Task(give(2), 6)])
     source = Prefetcher(tasks, budget, threads=1, ahead=10, rest=rested.set)
-    assert source.take() == 1
+    assert take(source) == 1
     rested.wait()
     budget.release(6)
-    assert source.take() == 2
+    assert take(source) == 2
     source.close()
 
 
 @pytest.mark.parametrize("held", [0, 5])
 def test_a_task_that_can_never_run_is_an_error_and_no_hang(held: int) -> None:
     source = Prefetcher(iter([Task(give(1), held), Task(give(2), 11 - held)]), Budget(10), threads=2, ahead=10)
-    assert source.take() == 1
+    assert take(source) == 1
     with pytest.raises(AssertionError, match=f"a task of {11 - held} bytes can never run within a budget of 10"):
-        source.take()
+        take(source)
     source.close()
 
 
@@ -192,9 +197,9 @@ def test_a_task_that_can_never_run_is_an_error_and_no_hang(held: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_an_error_comes_once_where_its_result_would_have_come(threads: int) -> None:
     source = prefetcher([give(1), give(2), fail(KeyError("broken")), give(4)], threads=threads)
-    assert [source.take(), source.take()] == [1, 2]
+    assert [take(source), take(source)] == [1, 2]
     with pytest.raises(KeyError, match="broken"):
-        source.take()
+        take(source)
     assert take_all(source) == [4]
     source.close()
 
@@ -202,8 +207,8 @@ def test_an_error_comes_once_where_its_result_would_have_come(threads: int) -> N
 def test_even_a_system_exit_in_a_task_comes_out_of_take() -> None:
     source = prefetcher([fail(SystemExit(3)), give(2)])
     with pytest.raises(SystemExit):
-        source.take()
-    assert source.take() == 2
+        take(source)
+    assert take(source) == 2
     source.close()
 
 
@@ -214,11 +219,11 @@ def test_an_error_of_the_plan_comes_after_the_results_of_the_tasks_before_it() -
         raise KeyError("no plan")
 
     source = Prefetcher(plan(), Budget(10), threads=3, ahead=10)
-    assert [source.take(), source.take()] == [1, 2]
+    assert [take(source), take(source)] == [1, 2]
     with pytest.raises(KeyError, match="no plan"):
-        source.take()
+        take(source)
     with pytest.raises(StopIteration):
-        source.take()
+        take(source)
     source.close()
 
 
@@ -232,7 +237,7 @@ def test_an_error_that_is_kept_does_not_keep_what_the_task_held() -> None:
 
     source = prefetcher([run])
     with pytest.raises(KeyError) as caught:
-        source.take()
+        take(source)
     source.close()
     assert caught.value.__traceback__ is not None
     assert seen[0]() is None
@@ -249,7 +254,7 @@ def test_an_error_is_in_no_reference_cycle() -> None:
     gc.disable()
     try:
         try:
-            source.take()
+            take(source)
         except BrokenError as error:
             seen = weakref.ref(error)
         assert seen() is None
@@ -263,7 +268,7 @@ def test_an_error_is_in_no_reference_cycle() -> None:
 
 def waiting_for_budget() -> Prefetcher:
     source = prefetcher([give(1), give(2), give(3)], cost=60)
-    source.take()
+    take(source)
     return source
 
 
@@ -277,7 +282,7 @@ def running() -> Prefetcher:
             yield lambda: sum(range(1000))
 
     source = prefetcher(endless(), cost=0, threads=4)
-    source.take()
+    take(source)
     return source
 
 
@@ -359,7 +364,7 @@ def test_closing_wakes_a_consumer_that_waits_on_another_thread() -> None:
 
     def consume() -> None:
         try:
-            source.take()
+            take(source)
         except LoaderClosedError as error:
             caught.append(error)
 
@@ -378,7 +383,7 @@ def test_take_after_close_is_an_error() -> None:
     source = prefetcher([give(1), give(2)])
     source.close()
     with pytest.raises(LoaderClosedError):
-        source.take()
+        take(source)
 
 
 def test_closing_twice_is_fine() -> None:
@@ -405,7 +410,7 @@ def test_close_drops_results_that_nobody_took() -> None:
 
 def test_a_thread_keeps_no_result_that_was_taken() -> None:
     source = prefetcher([Thing, lambda: None])
-    seen = weakref.ref(source.take())
-    source.take()
+    seen = weakref.ref(take(source))
+    take(source)
     source.close()
     assert seen() is None
