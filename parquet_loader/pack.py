@@ -87,8 +87,9 @@ class Packer:
         next_window: gives the windows one after another, from one that holds the first position asked for, or from
             one before it.
         ready: whether it would give the next one without waiting.
-        release: called with a window's `held_bytes` after the last of its tokens has been copied. That wakes threads,
-            so it is left until the rows are made, unless they need a window that may be waiting for these bytes.
+        release: called with the `held_bytes` of windows that were used up, after rows for which a window was taken,
+            since threads begin with the next one then; before that only where rows need a window that is not made,
+            maybe for lack of these bytes.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Packer:
                 out[:, :filled] = columns
                 taken += tail_taken
         cells = filled * self._lanes
-        used = 0  # bytes of windows used up, to be given back
+        used, took = 0, False  # bytes of windows used up, to be given back; whether a window was taken
         wanted = out.size if ends is None else int(np.maximum(stops - positions, filled).sum())
         while cells < wanted:
             if self._window is None:
@@ -142,6 +143,7 @@ class Packer:
                     self._release(used)
                     used = 0
                 self._window = self._next_window()
+                took = True
             window = self._window
             cells += copy_rows(out, positions, filled, window)
             taken.append(Taken(window.places, window.documents, positions, (filled, length)))
@@ -149,7 +151,7 @@ class Packer:
                 used += window.held_bytes
                 self._window = None
                 del window  # what is given back must not be held here while the next one is waited for
-        if used:
+        if took or used:
             self._release(used)
         assert cells == wanted  # no cell of a batch is ever left to chance
         if overlap:

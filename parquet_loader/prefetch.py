@@ -122,6 +122,9 @@ class Prefetcher(Generic[T]):
     def take(self) -> list[T]:
         """The next task's result, and with it those that belong to it, waiting for them as long as it takes.
 
+        Tasks that may be admitted now begin with the next `Budget.release`, or when `take` has to wait: a thread that
+        is woken gets this one's core as often as not, so the time is for whoever takes to choose.
+
         Raises:
             StopIteration: there are no more tasks.
             LoaderClosedError: closed, before or while this waits.
@@ -135,7 +138,6 @@ class Prefetcher(Generic[T]):
                     outcomes = [shared.done.pop(number) for number in range(shared.next_out, shared.reached)]
                     shared.next_out = shared.reached
                     shared.whole = False
-                    shared.condition.notify_all()
                     break
                 if shared.closed:
                     raise LoaderClosedError("closed while a batch was waited for")

@@ -487,25 +487,36 @@ def politeness(sizes: Sizes, root: Path) -> Result:
         each = [run[key] for run in runs]
         shares = [f"{middle(each, share):.2%}" for share in ("gil_share", "core_share", "taking_share")]
         rows.append([name, middle(each, "iterations_per_s") / 1e6, f"{slowed:.1%}", f"{given:.1%}", *shares])
-    paced = [
-        child("stalls", folder=str(folder), seconds=2 * sizes.seconds, period=0.01, take=2 * sizes.tokens, **options)
-        for _ in range(sizes.rounds)
-    ]
-    took = {key: np.array([time for run in paced for time in run[key]]) * 1e3 for key in ("all", "border", "copy")}
-    percents = [50, 99, 99.9, 100]
     stall_rows: list[list[Cell]] = []
-    titles = {"all": "every batch", "border": "at a window's end", "copy": "the same copy without a loader"}
-    for key, title in titles.items():
-        if len(took[key]):
-            wall, ran = took[key][:, 0], took[key][:, 1]
-            stall_rows.append([title, len(wall), *(float(np.percentile(wall, p)) for p in percents), float(ran.max())])
+    curve = {}
+    for count in (1, 2):
+        paced = [
+            child(
+                "stalls",
+                folder=str(folder),
+                seconds=2 * sizes.seconds,
+                period=0.01,
+                take=2 * sizes.tokens,
+                **(options | {"threads": count}),
+            )
+            for _ in range(sizes.rounds)
+        ]
+        rate = middle(paced, "tokens_per_s") / 1e6
+        took = {key: np.array([time for run in paced for time in run[key]]) * 1e3 for key in ("all", "border", "copy")}
+        titles = {
+            "all": f"every batch, {count} loader thread{'s' * (count > 1)}, {rate:.1f} M tokens/s",
+            "border": f"at a window's end, {count} loader thread{'s' * (count > 1)}",
+            "copy": "the same copy without a loader",
+        }
+        for key, title in titles.items():
+            if len(took[key]):
+                wall, ran = took[key][:, 0], took[key][:, 1]
+                figures = (float(np.percentile(wall, p)) for p in (50, 99, 99.9, 100))
+                stall_rows.append([title, len(wall), *figures, float(ran.max())])
+                percents = (0, 50, 90, 99, 99.5, 99.9)
+                curve[title] = [(float(np.percentile(wall, p)), 100.0 - p) for p in percents]
     headings = ["loader", "M iterations/s", "slowed", "given a core", "waits for the GIL", "waits for a core", "taking"]
-    rate = middle(paced, "tokens_per_s") / 1e6
     lost = [(row[0], float(str(row[3]).rstrip("%"))) for row in rows[1:]]
-    curve = {
-        titles[key]: [(float(np.percentile(took[key][:, 0], p)), 100.0 - p) for p in (0, 50, 90, 99, 99.5, 99.9)]
-        for key in ("all", "copy")
-    }
     return result(
         "What a loader costs its consumer",
         [
@@ -517,9 +528,9 @@ def politeness(sizes: Sizes, root: Path) -> Result:
             panel("batches that take longer, %", "ms", "", curve, log="xy"),
         ],
         "A loop of pure Python on the main thread, which takes batches at that rate. *Given a core* leaves out the "
-        "time in which it had none, be it for other processes or for the loader's own threads. Below, a consumer "
-        "that takes a batch every 10 ms, "
-        f"{rate:.1f} M tokens/s, a tenth of what the loader delivers. Two loader threads.",
+        "time in which it had none, be it for other processes or for the loader's own threads. Two loader threads. "
+        "Below, a consumer that takes a batch every 10 ms, a tenth of what the loader could deliver, once two windows "
+        "are past.",
     )
 
 

@@ -193,6 +193,9 @@ def steps(*, folder: str, path: str, count: int, **options: Any) -> Figures:
 # ── politeness ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+WAKING = 10  # batches
+
+
 class _Busy:
     """A loop of pure Python on this thread, and what became of its time."""
 
@@ -248,29 +251,33 @@ def politeness(*, folder: str, rates: list[float], seconds: float, **options: An
 def stalls(*, folder: str, seconds: float, period: float, take: int, lanes: int, window: int, threads: int) -> Figures:
     """Batches taken every ``period`` seconds, at a tenth of what the loader could deliver: how long each takes.
 
-    How fast it could is found by taking ``take`` tokens first.
+    How fast it could is found by taking ``take`` tokens first. The first two windows are not timed.
     """
     fastest = epochs(folder=folder, take=take, seq_len=1024, lanes=lanes, window=window, threads=threads)
     seq_len = max(1, int(fastest["tokens_per_s"] / 10 * period / lanes))
     count = max(2, int(seconds / period))
     index = build_index(folder, cache_dir=folder)
     order = Order(group_tokens=index.tokens, lanes=lanes, window=window, seed=0, shuffle=True)
+    ends: list[int] = []  # the batches that windows end in
+    windows = order.windows(0, 0)
+    while len(ends) < 3 or ends[-1] < ends[1] + WAKING + count:
+        each = next(windows)
+        ends.append((each.before + each.tokens) // lanes // seq_len)
+    warm = ends[1] + 1 + WAKING
     with ParquetLoader(
         folder, index=index, seq_len=seq_len, lanes=lanes, window=window, threads=threads, cache_dir=folder
     ) as loader:
         batches = endless(loader)
-        warm = 1
-        next(batches)
+        for _ in range(warm - WAKING):
+            next(batches)
         time.sleep(min(seconds, 1.0))  # until all that fits is loaded
+        # A virtual machine's core that has slept a second takes 15 ms for what is a copy of 0.1 ms otherwise.
+        _paced(lambda: next(batches), WAKING, period)
         took = _paced(lambda: next(batches), count, period)
-    windows = order.windows(0, 0)
-    ends: list[int] = []
-    while not ends or ends[-1] < (warm + count) * seq_len:
-        each = next(windows)
-        ends.append((each.before + each.tokens) // lanes)
     border = np.zeros(warm + count, bool)
-    border[[end // seq_len for end in ends if end // seq_len < len(border)]] = True
+    border[[end for end in ends if end < len(border)]] = True
     stored = np.ones((lanes, seq_len), np.uint16)
+    _paced(lambda: stored.astype(np.int32), WAKING, period)
     copied = _paced(lambda: stored.astype(np.int32), count, period)
     return {
         "tokens_per_s": seq_len * lanes / period,
