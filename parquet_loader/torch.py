@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -40,6 +41,8 @@ from .storage import Source
 __all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device", "shared_index"]
 
 _BOUNDARIES = ("position_ids", "document_ids", "cu_seqlens")
+# What accelerate, or transformers, puts around a DataLoader or its dataset; both call `set_epoch` at the beginning.
+_RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")
 
 
 class TokenDataset(IterableDataset[dict[str, Any]]):
@@ -232,7 +235,17 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         """Does nothing: an iteration goes on with the next epoch by itself.
 
         Trainers call it, some of them with 0 after a resume; it never moves the position.
+
+        Raises:
+            ConfigError: accelerate calls it for a DataLoader that it has wrapped on several processes, to send rank 0's
+                batches to all of them or to share out this rank's again. Either loses data.
         """
+        wrapper = type(sys._getframe(1).f_locals.get("self")).__name__
+        if wrapper in _RESHARDING and _process_place()[1] > 1:
+            raise ConfigError(
+                f"accelerate's {wrapper} would lose most of the data: lanes are shared out over ranks already. Give "
+                "parquet_loader.trainers.TokenBatches to prepare instead of a DataLoader, or prepare no loader at all"
+            )
 
     # ── position ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -40,3 +42,19 @@ def test_the_picture_of_the_order_is_the_one_that_the_order_gives(monkeypatch: p
     import draw_order
 
     assert "\n".join(draw_order.draw()) in (ROOT / "docs" / "images" / "order.svg").read_text()
+
+
+def modules_with_examples() -> list[str]:
+    paths = sorted((ROOT / "parquet_loader").rglob("*.py"))
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in paths
+        if ">>> " in path.read_text() and path.name not in ("__init__.py", "torch.py")  # whose examples need data
+    ]
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_the_examples_of_docstrings_are_right(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried
+    assert not failed

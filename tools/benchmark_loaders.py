@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.machinery
+import math
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,7 @@ class Options:
         seed: of the shuffle.
         threads: of parquet_loader.
         workers: worker processes, where a library works through PyTorch's DataLoader; 0 is in the process itself.
+        epochs: that will be taken, where that is known beforehand.
     """
 
     column: str
@@ -57,6 +59,7 @@ class Options:
     seed: int = 0
     threads: int = 1
     workers: int = 0
+    epochs: float | None = None
 
     @property
     def raw_dtype(self) -> type[np.unsignedinteger[Any]]:
@@ -145,6 +148,7 @@ class ParquetDefault(Loader):
             window=options.window,
             seed=options.seed,
             threads=options.threads,
+            epochs=None if options.epochs is None else math.ceil(options.epochs),
         )
         if state is not None:
             self.loader.load_state_dict(state)

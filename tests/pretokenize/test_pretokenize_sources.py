@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -12,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError
+from parquet_loader.pretokenize import sources
 from parquet_loader.pretokenize.records import BadRecord, Record
 from parquet_loader.pretokenize.sources import FileSource, TextUnit, classify, find_files
 
@@ -331,3 +333,25 @@ def test_a_file_that_vanishes_after_it_was_found_is_a_storage_error(tmp_path: Pa
     (tmp_path / "a.txt").unlink()
     with pytest.raises(StorageError, match=r"cannot read .*a\.txt"):
         list(FileSource(files=files).records())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values.map(json.dumps) | st.text(alphabet='{}[]":,\\u0d8e-1.N ntrf\t', max_size=12))
+@example('"\\ud800"')
+@example('{"a": 1, "a": 2}')
+@example("[NaN, -Infinity]")
+@example("[" * 100_000)
+def test_lines_are_the_values_that_the_standard_library_reads(line: str) -> None:
+    def outcome(loads: Callable[[str], object]) -> str:
+        try:
+            return repr(loads(line))
+        except (ValueError, RecursionError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    assert outcome(sources._loads) == outcome(json.loads)

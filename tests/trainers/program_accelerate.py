@@ -11,6 +11,7 @@ from accelerate.utils import DataLoaderConfiguration
 from runs import RUN
 from torch.utils.data import DataLoader
 
+from parquet_loader import ConfigError
 from parquet_loader.torch import TokenDataset
 from parquet_loader.trainers import TokenBatches
 
@@ -18,15 +19,18 @@ STEPS = 4
 
 
 def main(data: str, folder: str) -> None:
-    found = {}
-    accelerator = Accelerator(cpu=True)
-    with TokenDataset(data, **RUN) as dataset:
-        loader = accelerator.prepare(DataLoader(dataset, batch_size=None))
-        found["default"] = [item["input_ids"].tolist() for item in loader]
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
-    with TokenDataset(data, **RUN) as dataset:  # with batch_size=None this is a TypeError of accelerate's
-        loader = accelerator.prepare(DataLoader(dataset, batch_size=1))
-        found["no dispatch"] = [item["input_ids"][0].tolist() for item in loader]
+    found: dict[str, object] = {}
+    # Without dispatch, batch_size=None is a TypeError of accelerate's.
+    for name, dispatch, size in (("dispatch", None, None), ("shard", False, 1)):
+        for workers in (0, 1):
+            configuration = DataLoaderConfiguration(dispatch_batches=dispatch)
+            accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+            with TokenDataset(data, **RUN) as dataset:
+                loader = accelerator.prepare(DataLoader(dataset, batch_size=size, num_workers=workers))
+                try:
+                    found[f"{name} {workers}"] = len(list(loader))
+                except ConfigError as error:
+                    found[f"{name} {workers}"] = str(error)
     with TokenBatches(data, steps=STEPS, **RUN) as batches:
         prepared = accelerator.prepare(batches)
         assert prepared is batches
