@@ -473,8 +473,7 @@ class Engine:
         self.pid = os.getpid()
         self.halted = False
         self.budget = Budget(config.budget_bytes)
-        with self.budget.lock:
-            self.budget.acquire(_kept_by_threads(config))
+        self.budget.acquire(_kept_by_threads(config))  # no thread is there yet that would need a lock
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
         spare = config.requests > config.threads
         decoders = threading.Semaphore(config.threads) if spare else contextlib.nullcontext()

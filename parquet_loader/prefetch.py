@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from .errors import LoaderClosedError
+from .locks import under
 
 __all__ = ["Budget", "Prefetcher", "Task"]
 
@@ -64,8 +65,8 @@ class Budget:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
-        # Taken by `with lock` and never by `with condition`, whose __enter__ is Python: a signal's exception could
-        # leave it with the lock taken for ever. Reentrant, since garbage collection may end a prefetcher anywhere.
+        # Taken by `under` or `with lock`, and never by `with condition`, whose __enter__ is Python: a signal's exception
+        # could leave it with the lock taken for ever. Reentrant, since garbage collection may end a prefetcher anywhere.
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
 
@@ -80,10 +81,13 @@ class Budget:
 
     def release(self, cost_bytes: int) -> None:
         """Give bytes back."""
-        with self.lock:
+
+        def give() -> None:
             self.held_bytes -= cost_bytes
             assert self.held_bytes >= 0
             self.condition.notify_all()
+
+        under(self.lock, give)
 
 
 class Prefetcher(Generic[T]):
@@ -132,39 +136,24 @@ class Prefetcher(Generic[T]):
         """
         self.start()
         shared = self._shared
-        while True:
-            with shared.lock:
-                if shared.ready():
-                    outcomes = [shared.done.pop(number) for number in range(shared.next_out, shared.reached)]
-                    shared.next_out = shared.reached
-                    shared.whole = False
-                    break
-                if shared.closed:
-                    raise LoaderClosedError("closed while a batch was waited for")
-                if shared.ended is not None and shared.reached >= shared.ended:
-                    raise StopIteration
-                shared.bell = bell = threading.Lock()
-                bell.acquire()
-                shared.condition.notify_all()
+        while not isinstance(found := under(shared.lock, shared.hand_out), list):
             # Not condition.wait, which is Python: a signal's exception in it can leave the lock other than it was.
             try:
-                bell.acquire()
+                found.acquire()
             except BaseException:
-                with shared.lock:
-                    shared.bell = None
+                under(shared.lock, shared.ring_no_bell)
                 raise
-        error = outcomes[-1].error
+        error = found[-1].error
         if error is not None:
             try:
                 raise error
             finally:
-                del error, outcomes  # this frame is in its traceback: a cycle
-        return [outcome.result for outcome in outcomes]  # type: ignore[misc]  # without an error there are results
+                del error, found  # this frame is in its traceback: a cycle
+        return [outcome.result for outcome in found]  # type: ignore[misc]  # without an error there are results
 
     def ready(self) -> bool:
         """Whether `take` would not have to wait."""
-        with self._shared.lock:
-            return self._shared.ready()
+        return under(self._shared.lock, self._shared.ready)
 
     def halt(self) -> None:
         """Tell every thread to end and drop every result, without waiting: a read that hangs does not hold this up."""
@@ -218,6 +207,26 @@ class _Shared(Generic[T]):
             self.whole = self.done[self.reached].last
             self.reached += 1
         return self.whole
+
+    def hand_out(self) -> list[_Outcome[T]] | threading.Lock:
+        """What is next for the consumer, or a bell to wait for; to be called under the lock."""
+        if self.ready():
+            outcomes = [self.done.pop(number) for number in range(self.next_out, self.reached)]
+            self.next_out = self.reached
+            self.whole = False
+            return outcomes
+        if self.closed:
+            raise LoaderClosedError("closed while a batch was waited for")
+        if self.ended is not None and self.reached >= self.ended:
+            raise StopIteration
+        self.bell = threading.Lock()
+        self.bell.acquire()
+        self.condition.notify_all()
+        return self.bell
+
+    def ring_no_bell(self) -> None:
+        """Nobody waits any more; to be called under the lock."""
+        self.bell = None
 
     def wake(self) -> None:
         """Wake whoever waits, the consumer too where there is news for it; to be called under the lock."""
@@ -321,12 +330,15 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
 def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
     if os.getpid() != shared.pid:
         return  # a forked child has none of the threads, and its copy of the lock may be held for ever
-    with shared.lock:
+
+    def stop() -> None:
         shared.stopped = True
         shared.closed |= closed
         shared.done.clear()
         shared.whole = False
         shared.wake()
+
+    under(shared.lock, stop)
 
 
 def _end(shared: _Shared[T], patience_seconds: float | None) -> None:

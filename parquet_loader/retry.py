@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from .errors import LoaderClosedError, StorageError
+from .locks import under
 
 __all__ = ["RETRY_SECONDS", "Retries"]
 
@@ -42,7 +43,7 @@ class Retries:
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
         self.count = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._told = -_BURST_SECONDS
 
     def call(
@@ -89,10 +90,13 @@ class Retries:
 
     def _tell(self, failure: StorageError, seconds_left: float) -> None:
         now = time.monotonic()
-        with self._lock:
+
+        def note() -> bool:
             self.count += 1
             quiet, self._told = now - self._told > _BURST_SECONDS, now
-        if quiet:
+            return quiet
+
+        if under(self._lock, note):
             _logger.warning(
                 "%s; trying again for up to %.0f s (retries are counted by stats(), and not logged again until a "
                 "minute has passed without one)",
