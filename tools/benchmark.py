@@ -17,8 +17,9 @@ there are, and how each is used, is in `benchmark_loaders.py`; one whose package
 
 CPU is that of the process and all its descendants, from before a loader is opened until after it is closed, user and
 system; imports come before. It is divided by the tokens *delivered*. So what a loader reads ahead and throws away at
-the end is charged to it, which is why a run is several epochs; loaders know how many. The consumer looks at one token of a batch. Sequences are of the same length for all; whether a library
-gives int32 or int64, arrays or tensors, is left to it.
+the end is charged to it, which is why a run is several epochs; loaders know how many. The consumer looks at one token
+of a batch. Sequences are of the same length for all; whether a library gives int32 or int64, arrays or tensors, is left
+to it.
 
 Peak memory is sampled from outside ten times a second, over all processes. Resident memory counts pages of mapped
 files, which the kernel could take back at any time; "own" leaves them out.

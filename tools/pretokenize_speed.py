@@ -4,7 +4,8 @@
     bare      encode_batch_fast on the texts, already in memory, in batches; ids are not even taken out
     whole     pretokenize of the same texts from a JSON-lines file to Parquet, in a process of its own
 
-Neither counts how long it takes to begin: to load the tokenizer and, with a fast engine, to compare it. A round runs each once; the ratio of a round is robust against a machine whose speed drifts, and the median is told.
+Neither counts how long it takes to begin: to load the tokenizer and, with a fast engine, to compare it. A round runs
+each once; the ratio of a round is robust against a machine whose speed drifts, and the median is told.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -275,19 +274,19 @@ def _lines(file: InputFile, at: int, offset: int, number: int) -> Iterator[_Line
     """Each line without its end. Only ``\\n`` and ``\\r\\n`` end a line: a document may hold any other sign."""
     with opened(file.filesystem, file.path, file.name, file.compression, offset) as stream:
         for raw in stream:
-            # A byte order mark is no part of the text; it can only stand at the very beginning.
-            encoding = "utf-8-sig" if not offset else "utf-8"
-            number += 1
-            offset += len(raw)
-            origin = f"{file.name}:{number}"
-            try:
-                text = raw.decode(encoding)
-            except UnicodeDecodeError as exc:
-                yield BadRecord(error=_invalid_utf8(exc, origin), cursor=(at, offset, number))
-                continue
-            if text.endswith("\n"):
-                text = text[:-2] if text.endswith("\r\n") else text[:-1]
-            yield _Line(text, origin, (at, offset, number))
+            begin, offset, number = offset, offset + len(raw), number + 1
+            yield _line(raw, begin, f"{file.name}:{number}", (at, offset, number))
+
+
+def _line(raw: bytes, begin: int, origin: str, cursor: Cursor) -> _Line | BadRecord:
+    try:
+        # A byte order mark is no part of the text; it can only stand at the very beginning.
+        text = raw.decode("utf-8" if begin else "utf-8-sig")
+    except UnicodeDecodeError as exc:
+        return BadRecord(error=_invalid_utf8(exc, origin), cursor=cursor)
+    if text.endswith("\n"):
+        text = text[:-2] if text.endswith("\r\n") else text[:-1]
+    return _Line(text, origin, cursor)
 
 
 def _line_records(file: InputFile, at: int, offset: int, number: int) -> Iterator[Record | BadRecord]:
@@ -334,19 +333,39 @@ def _whole_file_record(file: InputFile, at: int) -> Iterator[Record | BadRecord]
 
 
 def _json_records(file: InputFile, at: int, column: str, offset: int, number: int) -> Iterator[Record | BadRecord]:
-    for line in _lines(file, at, offset, number):
-        if isinstance(line, BadRecord):
-            yield line
-        elif line.text.strip():
-            try:
-                yield Record(text=_json_text(line, column), origin=line.origin, cursor=line.cursor)
-            except DataError as exc:
-                yield BadRecord(error=exc, cursor=line.cursor)
+    with opened(file.filesystem, file.path, file.name, file.compression, offset) as stream:
+        for raw in stream:
+            begin, offset, number = offset, offset + len(raw), number + 1
+            origin, cursor = f"{file.name}:{number}", (at, offset, number)
+            text = _json_text_at_once(raw, column)
+            if text is not None:
+                yield Record(text=text, origin=origin, cursor=cursor)
+                continue
+            line = _line(raw, begin, origin, cursor)
+            if isinstance(line, BadRecord):
+                yield line
+            elif line.text.strip():
+                try:
+                    yield Record(text=_json_text(line, column), origin=origin, cursor=cursor)
+                except DataError as exc:
+                    yield BadRecord(error=exc, cursor=cursor)
+
+
+def _json_text_at_once(raw: bytes, column: str) -> str | None:
+    """What `_json_text` gives for nearly every line, several times as fast; None for the others."""
+    if orjson is None:
+        return None
+    try:
+        value = orjson.loads(raw)
+    except ValueError:  # it does not take NaN, infinity, half of a surrogate pair or a byte order mark
+        return None
+    text = value.get(column) if type(value) is dict else None
+    return text if type(text) is str else None
 
 
 def _json_text(line: _Line, column: str) -> str:
     try:
-        value = _loads(line.text)
+        value = json.loads(line.text)
     except (ValueError, RecursionError) as exc:
         raise DataError(
             f"invalid JSON ({exc}) in {_shorten(line.text)}. Each line must be one whole JSON object: "
@@ -377,14 +396,6 @@ def _json_text(line: _Line, column: str) -> str:
             column=column,
         )
     return text
-
-
-def _loads(text: str) -> object:
-    """As `json.loads`, faster; integers beyond 64 bits, which are no text, become floats."""
-    if orjson is not None:
-        with suppress(ValueError):  # it does not take NaN, infinity or half of a surrogate pair
-            return orjson.loads(text)
-    return json.loads(text)
 
 
 def _csv_records(file: InputFile, at: int, column: str, offset: int, number: int) -> Iterator[Record | BadRecord]:

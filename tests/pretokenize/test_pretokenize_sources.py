@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -342,16 +341,36 @@ json_values = st.recursive(
 )
 
 
-@given(json_values.map(json.dumps) | st.text(alphabet='{}[]":,\\u0d8e-1.N ntrf\t', max_size=12))
-@example('"\\ud800"')
-@example('{"a": 1, "a": 2}')
-@example("[NaN, -Infinity]")
+@given(
+    json_values.map(json.dumps)
+    | st.text(st.characters()).map(lambda text: json.dumps({"a": text}))
+    | st.text(st.characters(codec="utf-8")).map(lambda text: json.dumps({"a": text, "b": 1}, ensure_ascii=False))
+    | st.text(alphabet='{}[]":,\\u0d8ea-1.N ntrf\t', max_size=12)
+)
+@example('{"a": "\\ud800"}')
+@example('{"a": "1", "a": "2"}')
+@example('{"a": "x", "b": [NaN, -Infinity]}')
+@example('\ufeff{"a": "x"}')
+@example('{"a": "x"}\r\n')
+@example('{"a": "x"} y')
 @example("[" * 100_000)
-def test_lines_are_the_values_that_the_standard_library_reads(line: str) -> None:
-    def outcome(loads: Callable[[str], object]) -> str:
-        try:
-            return repr(loads(line))
-        except (ValueError, RecursionError) as error:
-            return f"{type(error).__name__}: {error}"
+def test_a_line_read_at_once_is_what_the_standard_library_reads(line: str) -> None:
+    raw = line.encode(errors="surrogatepass")
+    text = sources._json_text_at_once(raw, "a")
+    if text is not None:
+        assert text == json.loads(raw)["a"]
 
-    assert outcome(sources._loads) == outcome(json.loads)
+
+def test_nearly_every_line_is_read_at_once() -> None:
+    for text in ("", "plain", 'quotes " and \\', "snow \u2603 and \U0001f600", "\x00\x1f\x7f"):
+        for ascii_only in (True, False):
+            raw = json.dumps({"id": 1.5, "a": text, "meta": {"x": [None]}}, ensure_ascii=ascii_only).encode()
+            assert sources._json_text_at_once(raw + b"\n", "a") == text
+
+
+def test_without_the_fast_reader_the_same_records_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "\\u00e9"}\n\n{"text": "b", "c": NaN}\n')
+    first = read(tmp_path)
+    monkeypatch.setattr(sources, "orjson", None)
+    assert read(tmp_path) == first
+    assert [record.text for record in first] == ["é", "b"]
