@@ -65,7 +65,7 @@ class Budget:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
-        # Taken by `under`, or by `with lock` on our own threads, and never by `with condition`, whose __enter__ is Python:
+        # Taken by `under`, or by `with lock` on our own threads, never by `with condition`, whose __enter__ is Python:
         # a signal's exception could leave it with the lock taken for ever. Reentrant, since garbage collection may end
         # a prefetcher anywhere.
         self.lock = threading.RLock()

@@ -1,8 +1,8 @@
 """The parts of a set, written one by one, and gone on with after those that are finished.
 
-source.records(cursor) -> selection -> batches -> in_order(encode) -> SetWriter -> parts in the staging folder
-                                                        |                |
-                                                      Ledger --position--+--> journal, once a part
+source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> SetWriter -> parts in the staging folder
+                                                               |                |
+                                                             Ledger --position--+--> journal, once a part
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parquet_loader.pretokenize.progress import Progress
 from parquet_loader.pretokenize.records import Source
 from parquet_loader.pretokenize.selection import Dedup, Drops, Selection
 from parquet_loader.pretokenize.tokenizer import TokenBatch, Tokenizer
-from parquet_loader.pretokenize.workers import Encode, encoders, in_order
+from parquet_loader.pretokenize.workers import Encode, ahead, encoders, in_order
 from parquet_loader.pretokenize.writer import TOKEN_COLUMN, SetWriter, final_entries
 
 _FINGERPRINT_VERSION = 1
@@ -262,7 +262,8 @@ def write_parts(job: Job, journal: Journal) -> Journal:
             on_part=commit,
         ) as writer,
         encoders(job.tokenizer, options.workers) as encoding_with,
-        closing(in_order(batch_documents(documents, options.batch_bytes), encode_with, encoding_with)) as encoded,
+        closing(ahead(batch_documents(documents, options.batch_bytes))) as batches,
+        closing(in_order(batches, encode_with, encoding_with)) as encoded,
     ):
         for batch, tokens in encoded:
             ledger.add(batch.documents)

@@ -3,8 +3,8 @@
     begin -> write_parts -> all parts there, journal "removing" -> the old set goes, journal "moving"
           -> parts and manifest come -> staging goes
 
-While the tokenizer's threads or processes work on the next batches, the main thread writes one and reads those after.
-Reading, choosing and writing are one stream, so what comes out does not depend on how many workers encode.
+While the tokenizer's threads or processes work on the next batches, the main thread writes one, and another reads those
+after. Reading, choosing and writing are one stream, so what comes out does not depend on how many workers encode.
 """
 
 from __future__ import annotations

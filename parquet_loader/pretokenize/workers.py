@@ -71,6 +71,16 @@ def _processes(tokenizer: Tokenizer, workers: int) -> Iterator[list[Encode]]:
             worker.stop()
 
 
+def ahead(batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+    """The batches; the next one is made on a thread of its own while the caller has one."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1, thread_name_prefix="pretokenize-read") as pool:
+        coming: Future[Batch | None] = pool.submit(next, source, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, source, None)
+            yield batch
+
+
 def in_order(
     batches: Iterable[Batch], encode_with: Callable[[Batch, Encode], TokenBatch], encoders: Sequence[Encode]
 ) -> Generator[tuple[Batch, TokenBatch], None, None]:
