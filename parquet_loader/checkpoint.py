@@ -48,7 +48,9 @@ class RunIdentity:
 
     def state(self, position: int) -> dict[str, Any]:
         """The state of this run at a position: plain values, a fresh dict."""
-        return {"version": STATE_VERSION, "position": position, **asdict(self)}
+        # Not asdict, which copies deeply: every batch has a state.
+        own = {name: getattr(self, name) for name in self.__slots__}
+        return {"version": STATE_VERSION, "position": position, **own}
 
 
 def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,80 +113,61 @@ def group_tokens(sizes: Sizes) -> int:
 def threads(sizes: Sizes, root: Path) -> Result:
     folder = root / "set"
     generate(folder, SetSpec(tokens=sizes.tokens, group_tokens=group_tokens(sizes)))
-    counts = [1, 2]
-    ways = {count: loader_of(folder, 4 * sizes.tokens, threads=count) for count in counts}
-    runs = interleaved(sizes.rounds, ways)
-    copies = interleaved(
+    take = 4 * sizes.tokens
+    runs = interleaved(
         sizes.rounds,
         {
-            count: functools.partial(child, "copying", threads=count, megabytes=64, seconds=min(1.0, sizes.seconds))
-            for count in counts
+            "1 thread": loader_of(folder, take),
+            "2 threads": loader_of(folder, take, threads=2),
+            "2 processes": functools.partial(_two_ranks, folder, take),
         },
     )
-    rate = 30e6
-    polite = [
-        child(
-            "politeness",
-            folder=str(folder),
-            rates=[rate],
-            seconds=sizes.seconds,
-            threads=1,
-            seq_len=1024,
-            lanes=64,
-            window=16,
-        )
-        for _ in range(sizes.rounds)
-    ]
-    held_ns = middle([run[f"{rate:.0f}"] for run in polite], "gil_share") / rate * 1e9
-    cpu_ns = middle(runs[1], "cpu_ns")
-    speed = {count: middle(runs[count], "tokens_per_s") for count in counts}
-    speed_up = middle(
-        ({"ratio": two["tokens_per_s"] / one["tokens_per_s"]} for one, two in zip(runs[1], runs[2], strict=True)),
-        "ratio",
+    alone = interleaved(
+        sizes.rounds,
+        {
+            name: functools.partial(child, "decoding", folder=str(folder), take=take, threads=count)
+            for name, count in (("1 thread", 1), ("2 threads", 2))
+        },
     )
-    rows: list[list[Cell]] = [
-        [
-            str(count),
-            speed[count] / 1e6,
-            speed_up if count == 2 else 1.0,
-            middle(runs[count], "cpu_ns"),
-            middle(copies[count], "bytes_per_s") / 1e9,
-        ]
-        for count in counts
-    ]
+    ways = {"the loader": runs, "decoding alone": alone}
+    rows: list[list[Cell]] = []
+    for title, way in ways.items():
+        ones = way["1 thread"]
+        for name, each in way.items():
+            ratios = ({"r": two["tokens_per_s"] / one["tokens_per_s"]} for one, two in zip(ones, each, strict=True))
+            speed = middle(each, "tokens_per_s") / 1e6
+            rows.append([f"{title}, {name}", speed, middle(ratios, "r"), middle(each, "cpu_ns")])
+    counts = {"1 thread": 1, "2 threads": 2}
     return result(
         "Tokens a second with one and two threads",
-        [(["threads", "M tokens/s", "speed-up", "CPU ns/token", "plain copying GB/s"], rows)],
+        [(["", "M tokens/s", "speed-up", "CPU ns/token"], rows)],
         [
             panel(
-                "delivered, M tokens/s",
+                "M tokens/s",
                 "threads",
                 "",
                 {
-                    "loader": [(count, speed[count] / 1e6) for count in counts],
-                    "one thread's, times the threads": [(count, speed[1] * count / 1e6) for count in counts],
+                    title: [(count, middle(way[name], "tokens_per_s") / 1e6) for name, count in counts.items()]
+                    for title, way in ways.items()
                 },
             ),
         ],
-        _lock_note(held_ns, cpu_ns, rate),
-        "A token moves about 22 bytes of memory on its way (page cache, pages, ids, shuffling, rows), so plain copying "
-        "bounds it too.",
+        f"The interpreter's lock is {'on' if getattr(sys, '_is_gil_enabled', lambda: True)() else 'off'}. The "
+        "consumer takes batches as fast as they come, on the main thread, and needs a part of a core itself. Processes "
+        "are ranks 0 and 1 of 2, with one thread each.",
     )
 
 
-def _lock_note(held_ns: float, cpu_ns: float, rate: float) -> str:
-    """How much of the work is under the interpreter's lock, as far as another thread notices."""
-    share = held_ns / cpu_ns
-    waits = (
-        f"A busy loop beside one thread at {rate / 1e6:.0f} M tokens/s waits {held_ns:.2f} ns a token for the "
-        f"interpreter's lock, where a token takes {cpu_ns:.2f} ns of CPU time"
-    )
-    if share < 0.01:
-        return f"{waits}: too little to bound the number of threads."
-    return (
-        f"{waits}: at most {min(1, share):.0%} of the work is done under the lock, by which a process could use "
-        f"{1 / share:.1f} threads and deliver {1e3 / held_ns:,.0f} M tokens/s."
-    )
+def _two_ranks(folder: Path, take: int) -> dict[str, Any]:
+    options = {"lanes": 64, "window": 16, "threads": 1, "seq_len": 2048, "world_size": 2}
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(
+            lambda rank: child("epochs", folder=str(folder), take=take // 2, rank=rank, **options), range(2)
+        )
+    return {
+        "tokens_per_s": one["tokens_per_s"] + other["tokens_per_s"],
+        "cpu_ns": (one["cpu_ns"] + other["cpu_ns"]) / 2,
+    }
 
 
 def documents(sizes: Sizes, root: Path) -> Result:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,25 +92,22 @@ def decode(*, folder: str) -> Figures:
     return {"cpu_ns": cpu * 1e9 / index.total_tokens, "bytes": int(index.length.sum()) / index.total_tokens}
 
 
-def copying(*, threads: int, megabytes: int, seconds: float) -> Figures:
-    """Bytes a second, read and written, when every thread copies an array of its own to another."""
-    size = megabytes << 20
-    pairs = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(threads)]
-    copied = [0] * threads
-    end = time.perf_counter() + seconds
+def decoding(*, folder: str, take: int, threads: int) -> Figures:
+    """`decode_chunk` on so many threads, from memory, for ``take`` tokens."""
+    index = build_index(folder, cache_dir=folder)
+    data = memoryview((Path(folder) / "part.parquet").read_bytes())
 
-    def run(number: int) -> None:
-        source, target = pairs[number]
-        while time.perf_counter() < end:
-            np.copyto(target, source)
-            copied[number] += 2 * size
+    def one(group: int) -> int:
+        chunk = index.chunk(group % len(index))
+        raw = data[chunk.start : chunk.start + chunk.length]
+        return len(decode_chunk(raw, chunk, dtype=np.dtype(np.uint16), bound=1 << 16).tokens)
 
-    workers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return {"bytes_per_s": sum(copied) / seconds}
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, range(len(index))))
+        cpu, wall = time.process_time(), time.perf_counter()
+        tokens = sum(pool.map(one, range(take * len(index) // index.total_tokens)))
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return {"cpu_ns": cpu * 1e9 / tokens, "tokens_per_s": tokens / wall}
 
 
 # ── the index ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -335,7 +331,7 @@ WORKERS: dict[str, Callable[..., Figures]] = {
         epochs,
         read_row_groups,
         decode,
-        copying,
+        decoding,
         build,
         save,
         fill_cache,
