@@ -118,6 +118,56 @@ def test_any_number_of_threads_gives_all_results_in_order_within_the_budget(thre
     source.close()
 
 
+# ── together ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def grouped(*groups: Iterable[Callable[[], object]], threads: int = 2) -> Prefetcher:
+    tasks = [Task(run, 1, more=place < len(runs) - 1) for runs in map(list, groups) for place, run in enumerate(runs)]
+    return Prefetcher(iter(tasks), Budget(100), threads=threads, ahead=100)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_that_belong_together_come_together(threads: int) -> None:
+    source = grouped([give(1), give(2), give(3)], [give(4)], [give(5), give(6)], threads=threads)
+    assert [source.take(), source.take(), source.take()] == [[1, 2, 3], [4], [5, 6]]
+    with pytest.raises(StopIteration):
+        source.take()
+    source.close()
+
+
+def test_it_is_ready_when_all_that_belongs_together_is_done() -> None:
+    last = threading.Event()
+    source = grouped([give(1), last.wait], [give(2)], threads=3)
+    assert not source.ready()
+    source.start()
+    while 2 not in source._shared.done:  # a later one is
+        pass
+    assert not source.ready()
+    last.set()
+    while not source.ready():
+        pass
+    assert source.take() == [1, True]
+    assert source.take() == [2]
+    assert not source.ready()
+    source.close()
+
+
+def test_an_error_among_results_that_belong_together_comes_once_and_the_rest_after_it() -> None:
+    source = grouped([give(1), fail(KeyError("broken")), give(3), give(4)], [give(5)])
+    with pytest.raises(KeyError, match="broken"):
+        source.take()
+    assert [source.take(), source.take()] == [[3, 4], [5]]
+    source.close()
+
+
+def test_results_that_can_never_be_all_there_are_an_error_and_no_hang() -> None:
+    tasks = [Task(give(1), 6, more=True), Task(give(2), 6)]
+    source = Prefetcher(iter(tasks), Budget(10), threads=2, ahead=10)
+    with pytest.raises(AssertionError, match="can never run"):
+        source.take()
+    source.close()
+
+
 # ── how far ahead ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

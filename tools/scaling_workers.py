@@ -95,12 +95,13 @@ def decode(*, folder: str) -> Figures:
 def decoding(*, folder: str, take: int, threads: int) -> Figures:
     """`decode_chunk` on so many threads, from memory, for ``take`` tokens."""
     index = build_index(folder, cache_dir=folder)
-    data = memoryview((Path(folder) / "part.parquet").read_bytes())
+    chunks = [index.chunk(group) for group in range(len(index))]
+    data = (Path(folder) / "part.parquet").read_bytes()
+    raw = [data[chunk.start : chunk.start + chunk.length] for chunk in chunks]  # no view that threads would share
 
-    def one(group: int) -> int:
-        chunk = index.chunk(group % len(index))
-        raw = data[chunk.start : chunk.start + chunk.length]
-        return len(decode_chunk(raw, chunk, dtype=np.dtype(np.uint16), bound=1 << 16).tokens)
+    def one(number: int) -> int:
+        group = number % len(index)
+        return len(decode_chunk(raw[group], chunks[group], dtype=np.dtype(np.uint16), bound=1 << 16).tokens)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(len(index))))

@@ -30,6 +30,9 @@ from parquet_loader.pretokenize.tokens import EngineName, TokenBatch, Tokenizer
 SAMPLE_DOCUMENTS = 200
 _SAMPLE_BYTES = 1 << 19
 _CHECKED_SHARE = 1024
+# The engine remembers every word that it has seen, some 70 bytes for each, and there is no end of new ones. A new engine
+# takes as long to make as a twentieth of this to encode.
+_RENEW_CHARACTERS = 1 << 31
 
 
 class GigatokenTokenizer:
@@ -41,10 +44,15 @@ class GigatokenTokenizer:
         # Left out, a special token is no more than its text, which is how text is to be taken.
         values = json.loads(reference.serialised)
         values["added_tokens"] = [each for each in values["added_tokens"] if not each["special"]]
-        self._engine: Any = import_extra("gigatoken", "gigatoken").Tokenizer.from_json(json.dumps(values))
+        self._settings = json.dumps(values)
+        self._engine = self._new_engine()
+        self._encoded = 0  # characters, by this engine
 
     def __reduce__(self) -> tuple[object, ...]:
         return GigatokenTokenizer, (self._reference,)
+
+    def _new_engine(self) -> Any:
+        return import_extra("gigatoken", "gigatoken").Tokenizer.from_json(self._settings)
 
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         """The texts' tokens.
@@ -66,6 +74,10 @@ class GigatokenTokenizer:
 
     def encode_unchecked(self, texts: Sequence[str]) -> TokenBatch:
         """What the engine makes of the texts."""
+        if self._encoded >= _RENEW_CHARACTERS:
+            self._engine, self._encoded = None, 0  # the old one goes first
+            self._engine = self._new_engine()
+        self._encoded += sum(map(len, texts))
         layout = self._engine.encode_batch(list(texts)).layout
         offsets = np.asarray(layout.offsets.data).astype(np.int64)
         tokens = np.asarray(layout.content.data)[offsets[0] : offsets[-1]].astype(self.info.dtype)

@@ -15,6 +15,7 @@ import pytest
 
 from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.pretokenize import PretokenizeOptions, PretokenizeWarning, TokenBatch, load_tokenizer, pretokenize
+from parquet_loader.pretokenize import fast as fast_module
 from parquet_loader.pretokenize.fast import GigatokenTokenizer, with_engine
 from parquet_loader.pretokenize.registry import SourceOptions, open_source
 from parquet_loader.pretokenize.tokenizer import HuggingFaceTokenizer
@@ -249,3 +250,19 @@ def test_a_set_is_the_same_by_either_engine(
     one, other = (sorted((tmp_path / name).iterdir()) for name in ("tokenizers", "gigatoken"))
     assert [each.read_bytes() for each in one] == [each.read_bytes() for each in other]
     assert json.loads((tmp_path / "gigatoken" / "_manifest.json").read_text())["eos_id"] == 0
+
+
+def test_a_fast_engine_that_was_made_anew_gives_the_same_ids(
+    tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gigatoken")
+    reference = load_tokenizer(str(tokenizer_folder))
+    assert isinstance(reference, HuggingFaceTokenizer)
+    fast = GigatokenTokenizer(reference)
+    first, engine = rows(fast.encode(TEXTS, TEXTS)), fast._engine
+    assert rows(fast.encode(TEXTS, TEXTS)) == first
+    assert fast._engine is engine
+    monkeypatch.setattr(fast_module, "_RENEW_CHARACTERS", sum(map(len, TEXTS)))  # what it remembers is bounded by this
+    assert rows(fast.encode(TEXTS, TEXTS)) == first
+    assert fast._engine is not engine
+    assert fast._encoded == sum(map(len, TEXTS))
