@@ -152,7 +152,7 @@ def threads(sizes: Sizes, root: Path) -> Result:
                 },
             ),
         ],
-        f"The interpreter's lock is {'on' if getattr(sys, '_is_gil_enabled', lambda: True)() else 'off'}. The "
+        f"The interpreter's lock is {'on' if _has_lock() else 'off'}. The "
         "consumer takes batches as fast as they come, on the main thread, and needs a part of a core itself. Processes "
         "are ranks 0 and 1 of 2, with one thread each.",
     )
@@ -572,6 +572,10 @@ MEASUREMENTS: dict[str, Callable[[Sizes, Path], Result]] = {
 }
 
 
+def _has_lock() -> bool:
+    return getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
 def machine() -> str:
     """The machine and its load, in one line."""
     cpu = platform.processor() or platform.machine()
@@ -588,11 +592,16 @@ def machine() -> str:
 
 
 def measure(name: str, sizes: Sizes, output: Path, arguments: str = "") -> Result:
-    """Make one sub-measurement, print its table, write ``output/NAME.json``, and draw it where matplotlib is there."""
+    """Make one sub-measurement, print its table, write ``output/NAME.json``, and draw it where matplotlib is there.
+
+    On a Python without the interpreter's lock it is another one, with a name of its own.
+    """
     on = machine()
     with tempfile.TemporaryDirectory() as root:
         found = MEASUREMENTS[name](sizes, Path(root))
-    command = " ".join(filter(None, ["python tools/scaling.py", name, arguments]))
+    program = "python" if _has_lock() else f"python{platform.python_version()[:4]}t"
+    command = " ".join(filter(None, [program, "tools/scaling.py", name, arguments]))
+    name = name if _has_lock() else f"{name}-without-lock"
     found = {"name": name, "command": command, "machine": on} | found
     output.mkdir(parents=True, exist_ok=True)
     (output / f"{name}.json").write_text(json.dumps(found, indent=1))

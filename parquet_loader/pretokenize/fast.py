@@ -30,8 +30,8 @@ from parquet_loader.pretokenize.tokens import EngineName, TokenBatch, Tokenizer
 SAMPLE_DOCUMENTS = 200
 _SAMPLE_BYTES = 1 << 19
 _CHECKED_SHARE = 1024
-# The engine remembers every word that it has seen, some 70 bytes for each, and there is no end of new ones. A new engine
-# takes as long to make as a twentieth of this to encode.
+# The engine remembers every word that it has seen, some 70 bytes for each, and there is no end of new ones. To make
+# another takes as long as to encode a twentieth of this.
 _RENEW_CHARACTERS = 1 << 31
 
 
