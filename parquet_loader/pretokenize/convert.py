@@ -77,6 +77,13 @@ def convert(options: ConvertOptions) -> Manifest:
                 f"--output {options.output!r} is not empty: it holds {there[0]!r}. Choose another folder, or give "
                 f"--overwrite to replace it."
             )
+        if not options.overwrite:
+            output.refuse_other_runs(1)
+            if output.read_journal() is not None:
+                raise ConfigError(
+                    f"--output {options.output!r} holds an unfinished run of pretokenize. Go on with that one, choose "
+                    f"another folder, or give --overwrite to drop it."
+                )
         output.clear_staging()
         with SetWriter(
             output, encoding, row_group_tokens=options.row_group_tokens, file_tokens=options.file_tokens

@@ -111,6 +111,21 @@ class OutputFolder:
                 )
         return tuple(each for each in there if not each.startswith(_STAGING_PREFIX))
 
+    def refuse_other_runs(self, world_size: int) -> None:
+        """Make sure that nothing is staged here by a run of another number of ranks, which this one would remove.
+
+        Raises:
+            ConfigError: something is.
+        """
+        own = re.compile(rf"_staging-(run|(rank-\d+|dedup)-of-{world_size})" if world_size > 1 else _STAGING_NAME)
+        staged = {each.split("/", 1)[0] for each in self._list() if each.startswith(_STAGING_PREFIX)}
+        others = sorted(each for each in staged if not own.fullmatch(each))
+        if others:
+            raise ConfigError(
+                f"--output {self.name!r} holds {others[0]!r}, what an unfinished run of another --world-size has done "
+                f"so far. Go on with that one, choose another folder, or give --overwrite to drop it."
+            )
+
     def _list(self) -> list[str]:
         with storage_errors("list", self.name):
             self.filesystem.invalidate_cache()

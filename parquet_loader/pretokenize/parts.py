@@ -115,6 +115,8 @@ def begin(
         ConfigError: what is there is of another run, and must not be overwritten.
     """
     there = output.look()
+    if not options.overwrite:
+        output.refuse_other_runs(options.world_size)
     whole_fingerprint = whole_fingerprint or fingerprint  # of one rank's run, that of all ranks together
     journal, whole = None, None
     try:

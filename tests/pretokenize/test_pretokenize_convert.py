@@ -19,6 +19,7 @@ import pytest
 
 from parquet_loader import ParquetLoader
 from parquet_loader.errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError
+from parquet_loader.pretokenize import PretokenizeOptions, Progress, pretokenize, pretokenize_rank
 from parquet_loader.pretokenize.convert import ConvertOptions, convert, main
 from parquet_loader.pretokenize.tokenized import TokenizedOptions, detect, open_corpus
 
@@ -250,3 +251,40 @@ def test_what_is_no_known_format_is_refused(tmp_path: Path) -> None:
         detect(tmp_path)
     with pytest.raises(PathNotFoundError):
         detect(tmp_path / "none")
+
+
+@pytest.mark.parametrize("unfinished", ["run", "rank-0-of-2"])
+def test_an_unfinished_run_is_not_dropped_in_silence(
+    tmp_path: Path, documents: list[list[int]], unfinished: str
+) -> None:
+    corpus, output = tmp_path / "corpus", tmp_path / "out"
+    corpus.mkdir()
+    write_chunks(corpus, documents, "uint16")
+    (tmp_path / "a.txt").write_text("text\n" * 500)
+
+    def stop(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    def values(**changes: Any) -> PretokenizeOptions:
+        return PretokenizeOptions(
+            inputs=(str(tmp_path / "a.txt"),),
+            output=str(output),
+            tokenizer="bytes",
+            row_group_tokens=400,
+            file_tokens=800,
+            batch_bytes=3000,
+            **changes,
+        )
+
+    if unfinished == "run":
+        with pytest.raises(KeyboardInterrupt):
+            pretokenize(values(), progress=lambda done: stop(done) if done.documents > 400 else None)
+    else:
+        pretokenize_rank(values(rank=0, world_size=2))
+    staged = list((output / f"_staging-{unfinished}").iterdir())
+    assert staged
+    with pytest.raises(ConfigError, match="unfinished run"):
+        convert(ConvertOptions(input=str(corpus), output=str(output)))
+    assert list((output / f"_staging-{unfinished}").iterdir()) == staged
+    convert(ConvertOptions(input=str(corpus), output=str(output), overwrite=True))
+    assert not list(output.glob("_staging-*"))

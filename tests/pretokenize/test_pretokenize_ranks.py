@@ -228,3 +228,32 @@ def test_the_command_takes_ranks_from_arguments_or_the_environment(
     assert main(arguments) == 2
     assert main([*arguments, "--rank", "1"]) == 2
     assert "go together" in capsys.readouterr().err
+
+
+def test_what_other_ranks_have_done_is_not_removed_in_silence(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]]
+) -> None:
+    pretokenize_rank(options(1, 3))
+    staged = tmp_path / "out" / "_staging-rank-1-of-3"
+    for other in (
+        lambda: pretokenize(options()),
+        lambda: pretokenize_rank(options(0, 2)),
+        lambda: pretokenize_rank(options(0, 2, "finish")),
+    ):
+        with pytest.raises(ConfigError, match=r"holds '_staging-rank-1-of-3', what an unfinished run of another"):
+            other()
+        assert list(staged.glob("*.parquet"))
+    for rank in (0, 2):
+        pretokenize_rank(options(rank, 3))
+    pretokenize_rank(options(0, 3, "finish"))
+    texts = [text for file in inputs for text in file]
+    assert texts_in(tmp_path / "out") == texts
+
+
+def test_what_other_ranks_have_done_is_dropped_where_asked(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]]
+) -> None:
+    pretokenize_rank(options(1, 3))
+    pretokenize(options(overwrite=True))
+    assert texts_in(tmp_path / "out") == [text for file in inputs for text in file]
+    assert not list((tmp_path / "out").glob("_staging-*"))
