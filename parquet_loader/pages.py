@@ -15,7 +15,7 @@ The levels say where documents begin and which slots hold no value, and the valu
 
 So: *plan* reads the headers; *open* verifies, decompresses and cuts each body in three; *unusual levels* lists the
 slots with repetition 0, the beginnings, and those with a definition below the highest, the holes; the *values* of all
-pages then are either plain, and joined as they are, or indices of 16 bits, and gathered from the dictionary, or go to
+pages then are either plain, and joined as they are, or indices, and gathered from the dictionary, or go to
 pyarrow as the pages of a flat, required column, which knows every other encoding.
 
     beginnings 0 3 4 5,  holes 3 4  ->  offsets 0 3 3 3 4,  tokens 5 6 7 8
@@ -715,7 +715,7 @@ def kept_bytes(most_slots: int) -> int:
 class EncodedValues:
     """Values of any other encoding.
 
-    Indices of whole bytes are gathered from the dictionary. Split bytes are put together here where ids of two bytes
+    Indices of 8 to 16 bits are gathered from the dictionary. Split bytes are put together here where ids of two bytes
     are wanted: the other bytes of each are zeros. All else is decoded by pyarrow, as the pages of a flat, required
     column of a file in memory. Which way it is is told by each page.
     """
@@ -752,7 +752,7 @@ class EncodedValues:
                 raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
             first = self._count("gathered")
             indices = self.indices[first : first + count]
-            if whole_byte_indices(encoded, indices):
+            if unpack_indices(encoded, indices):
                 way = "gathered"
                 if int(indices.max()) >= len(self.entries):
                     raise page.error(
@@ -857,54 +857,91 @@ def as_arrow(numbers: TokenArray) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def whole_byte_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool:
-    """Fill ``indices`` from a page's runs of 16 bits an index; False where they are of another kind.
+def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool:
+    """Fill ``indices`` from a page's runs of 8 to 16 bits an index; False where they are of another kind.
 
-    A vocabulary of 32,769 to 65,536 ids makes such pages. Tokens hardly repeat, so nearly all indices are in literal
-    runs, which writers make of one length, mostly 504: the likes that follow each other are one strided copy. A page
-    of many other runs is of another kind; so is a damaged one, which pyarrow is to judge.
+    All but the smallest dictionaries make such pages. Tokens hardly repeat, so nearly all indices are in literal runs,
+    which writers make of one length, mostly 504: the likes that follow each other are unpacked together. A page of many
+    other runs is of another kind; so is a damaged one, which pyarrow is to judge.
     """
-    if not len(encoded) or encoded[0] != 16:
+    width = encoded[0] if len(encoded) else 0
+    if not 8 <= width <= 16:
         return False
     data = np.frombuffer(encoded, np.uint8)
-    target = indices.view(np.uint8)
-    place, filled = 1, 0  # bytes of both
+    place, filled = 1, 0  # bytes of the page, indices
     for _ in range(MAX_INDEX_RUNS):
         try:
             header, payload = thrift.read_varint(encoded, place)
         except thrift.ThriftError:
             return False
-        left = len(target) - filled
+        left = len(indices) - filled
         if header < 2:
             return False
         if header & 1:
-            size = 16 * (header >> 1)
-            stride = payload - place + size
+            groups = header >> 1
+            stride = payload - place + width * groups
             # Only headers of one byte are looked for, at the places where they would be.
             like = data[place::stride] == (header if header < 128 else -1)
-            runs = min(len(like) if like.all() else max(1, int(like.argmin())), left // size)
+            runs = min(len(like) if like.all() else max(1, int(like.argmin())), left // (8 * groups))
             if not runs:  # the last one, of which a part is padding
-                last = data[payload : payload + left]
-                if len(last) < left:
+                groups = -(-left // 8)
+                if payload + width * groups > len(data):
                     return False
-                target[filled:] = last
+                last = np.empty(8 * groups, np.uint16)
+                _unpack_literals(data, payload, stride, width, last.reshape(1, groups, 8))
+                indices[filled:] = last[:left]
                 return True
-            rows = data[place : place + runs * stride]
-            if len(rows) < runs * stride:
+            end = place + runs * stride
+            if end > len(data):
                 return False
-            target[filled : filled + runs * size].reshape(runs, size)[:] = rows.reshape(runs, stride)[:, -size:]
-            place += runs * stride
-            filled += runs * size
+            target = indices[filled : filled + 8 * runs * groups]
+            _unpack_literals(data, payload, stride, width, target.reshape(runs, groups, 8))
+            place, filled = end, filled + len(target)
         else:
-            size = min(2 * (header >> 1), left)
-            if payload + 2 > len(data):
+            count, end = min(header >> 1, left), payload + (width + 7) // 8
+            if end > len(data):
                 return False
-            indices[filled // 2 : (filled + size) // 2] = int.from_bytes(encoded[payload : payload + 2], "little")
-            place = payload + 2
-            filled += size
-        if filled == len(target):
+            indices[filled : filled + count] = int.from_bytes(encoded[payload:end], "little")
+            place, filled = end, filled + count
+        if filled == len(indices):
             return True
     return False
+
+
+def _unpack_literals(data: ByteArray, place: int, stride: int, width: int, target: npt.NDArray[np.uint16]) -> None:
+    """Unpack groups of 8 indices of ``width`` bits each, 8 to 16, into ``target``, shape ``(runs, groups, 8)``.
+
+    A group is ``width`` bytes: its first eight hold its first four indices, its last eight the others. Four indices are
+    spread out by two shifts, as many at once as there are groups:
+
+        dddccc bbbaaa        of 3 bits in 6, instead of 16
+        ···dddccc···bbbaaa   the upper two are moved up
+        ···ddd···ccc···bbb···aaa
+
+    Args:
+        data: the page's values.
+        place: of the first run's first group.
+        stride: bytes from one run to the next.
+    """
+    runs, groups, _ = target.shape
+    if width == 16:
+        packed = np.ndarray((runs, 16 * groups), np.uint8, data, place, (stride, 1))
+        target.reshape(runs, -1).view(np.uint8)[:] = packed
+        return
+    spread = target.reshape(runs, -1).view("<u8").reshape(runs, groups, 2)
+    spare = 16 - width
+    pair = (1 << 2 * width) - 1
+    one = ((1 << width) - 1) * 0x1_0000_0001
+    for half, (first, surplus) in enumerate(((0, 0), (width - 8, 64 - 4 * width))):
+        four = np.ndarray((runs, groups), "<u8", data, place + first, (stride, width)) >> np.uint64(surplus)
+        upper = four << np.uint64(2 * spare)
+        upper &= np.uint64(pair << 32)
+        four &= np.uint64(pair)
+        four |= upper
+        np.left_shift(four, np.uint64(spare), out=upper)
+        upper &= np.uint64(one << 16)
+        four &= np.uint64(one)
+        np.bitwise_or(four, upper, out=spread[:, :, half])
 
 
 def _plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:

@@ -351,7 +351,7 @@ def test_levels_may_not_reach_from_one_page_into_the_next() -> None:
 @pytest.mark.parametrize("codec", ["none", "snappy"])
 @pytest.mark.parametrize("tokens", [40_000, 100_000])
 def test_indices_of_rising_width_decode_as_pyarrow_reads_them(codec: str, tokens: int) -> None:
-    """Pages of fewer than 16 bits an index, of 16 and of more: some are gathered here and some are not."""
+    """Pages of fewer than 8 bits an index, up to 16 and of more: some are gathered here and some are not."""
     rng = np.random.default_rng(tokens)
     values = rng.permutation(tokens).astype(np.int32)
     values[1000:1100] = 7  # a run of equal indices
@@ -364,51 +364,58 @@ def test_indices_of_rising_width_decode_as_pyarrow_reads_them(codec: str, tokens
     dictionary, data = pages.plan_pages(memoryview(raw), chunk)
     widths = {pages.open_page(memoryview(raw), page, chunk).values[0] for page in data}
     assert dictionary is not None
-    assert 15 in widths
-    assert 16 in widths
+    assert {13, 14, 15, 16} <= widths
     assert (17 in widths) == (tokens > 65_536)
     block = decode_chunk(raw, chunk, on_fallback=no_fallback)
     np.testing.assert_array_equal(block.tokens, values)
     np.testing.assert_array_equal(block.offsets, offsets)
 
 
-@settings(max_examples=300)
+@settings(max_examples=600)
 @given(
+    width=st.integers(8, 16),
     runs=st.lists(
         st.tuples(st.booleans(), st.sampled_from([1, 2, 8, 63, 63, 63, 64, 200]), st.integers(0, 65_535)), max_size=12
     ),
     cut=st.integers(0, 7),
     seed=st.integers(0, 2**32),
 )
-def test_whole_byte_indices_are_those_of_their_runs(runs: list[tuple[bool, int, int]], cut: int, seed: int) -> None:
+def test_indices_are_those_of_their_runs(width: int, runs: list[tuple[bool, int, int]], cut: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    encoded = b"\x10"
+    encoded = bytes([width])
     expected: list[int] = []
     for literal, count, value in runs:
         if literal:
-            new = rng.integers(0, 65_536, 8 * count).astype("<u2")
-            encoded += thrift.varint(count << 1 | 1) + new.tobytes()
+            new = rng.integers(0, 1 << width, 8 * count)
+            bits = (new[:, None] >> np.arange(width)) & 1
+            encoded += thrift.varint(count << 1 | 1) + np.packbits(bits.astype(bool), bitorder="little").tobytes()
             expected += new.tolist()
         else:
-            encoded += thrift.varint(count << 1) + value.to_bytes(2, "little")
-            expected += [value] * count
+            repeated = value % (1 << width)
+            encoded += thrift.varint(count << 1) + repeated.to_bytes((width + 7) // 8, "little")
+            expected += [repeated] * count
     cut = cut if runs and runs[-1][0] else 0  # padding of the last group
     expected = expected[: len(expected) - cut]
     indices = np.empty(len(expected), "<u2")
-    assert pages.whole_byte_indices(memoryview(encoded), indices) == bool(expected)
+    assert pages.unpack_indices(memoryview(encoded), indices) == bool(expected)
     assert indices.tolist() == expected
     # One that is not there is not made up, and bytes cut off are not read.
     more = np.empty(len(expected) + cut + 1, "<u2")
-    assert not pages.whole_byte_indices(memoryview(encoded), more)
+    assert not pages.unpack_indices(memoryview(encoded), more)
     if expected:
-        short = encoded[: -16 if runs[-1][0] else -1]
-        assert not pages.whole_byte_indices(memoryview(short), indices)
+        short = encoded[: -width if runs[-1][0] else -1]
+        assert not pages.unpack_indices(memoryview(short), indices)
+
+
+@pytest.mark.parametrize("width", [0, 7, 17, 32, 255])
+def test_indices_of_other_widths_are_left_to_pyarrow(width: int) -> None:
+    assert not pages.unpack_indices(memoryview(bytes([width, 3]) + bytes(4 * width)), np.empty(8, "<u2"))
 
 
 def test_pages_of_many_short_runs_are_left_to_pyarrow() -> None:
     encoded = b"\x10" + b"\x02\x05\x00" * (pages.MAX_INDEX_RUNS + 1)
-    assert pages.whole_byte_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS, "<u2"))
-    assert not pages.whole_byte_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS + 1, "<u2"))
+    assert pages.unpack_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS, "<u2"))
+    assert not pages.unpack_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS + 1, "<u2"))
 
 
 def test_a_gathered_index_beyond_the_dictionary_is_damage() -> None:
