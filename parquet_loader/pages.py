@@ -637,7 +637,7 @@ class _Joined:
     """Bytes put one after another into memory that was taken beforehand."""
 
     def __init__(self, capacity: int) -> None:
-        self.memory: ByteArray = np.empty(capacity, np.uint8)
+        self.memory = pooled(capacity, np.uint8)
         self.size = 0
 
     def append(self, part: bytes | memoryview) -> None:
@@ -849,7 +849,11 @@ class EncodedValues:
             raise self.chunk.error(f"has {len(column):,} values where its levels say {count:,}: the file is damaged")
         tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy().view(dtype)
         self.wanted.check(tokens)
-        return tokens.astype(self.wanted.dtype, copy=False)
+        if tokens.dtype == self.wanted.dtype:
+            return tokens
+        narrowed = pooled(count, self.wanted.dtype)
+        np.copyto(narrowed, tokens, casting="unsafe")
+        return narrowed
 
 
 def as_arrow(numbers: TokenArray) -> pa.Array:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .chunk import IntArray, TokenArray, TokenBlock
+from .chunk import IntArray, TokenArray, TokenBlock, pooled
 from .decode import as_binary
 from .order import Order, Window
 from .pages import as_arrow
@@ -219,4 +219,6 @@ def _join(part: Part, cuts: IntArray, window: Window, blocks: Mapping[int, Token
     distinct = joined[1:] != joined[:-1]
     if not distinct.all():  # empty documents, empty slices, and borders where a lane is cut
         joined = joined[np.concatenate(([True], distinct))]
-    return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)), joined
+    if len(pieces) == 1:
+        return pieces[0], joined
+    return np.concatenate(pieces, out=pooled(part.end - part.begin, pieces[0].dtype)), joined
