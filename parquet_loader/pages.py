@@ -637,7 +637,7 @@ class _Joined:
     """Bytes put one after another into memory that was taken beforehand."""
 
     def __init__(self, capacity: int) -> None:
-        self.memory = pooled(capacity, np.uint8)
+        self.memory: ByteArray = pooled(capacity, np.uint8).view(np.uint8)
         self.size = 0
 
     def append(self, part: bytes | memoryview) -> None:
