@@ -1,10 +1,10 @@
 """CPU time to decode one row group from memory: `decode_chunk` beside pyarrow's `ParquetFile.read_row_group`.
 
-    python tools/decode_benchmark.py [--tokens 1000000] [--rounds 15]
+    python tools/decode_benchmark.py [--tokens 1000000] [--rounds 15] [--vocabulary 50257]
 
-The tokens follow Zipf's law over 50,257 ids, the documents' lengths a log-normal distribution. The two ways take turns
-on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary; what is printed is each
-one's median, in ns per token, and the median of the rounds' ratios.
+The tokens follow Zipf's law over the vocabulary, the documents' lengths a log-normal distribution. The two ways take
+turns on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary; what is printed is
+each one's median, in ns per token, and the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from parquet_loader.chunk import ColumnChunk, ColumnLayout
 from parquet_loader.decode import decode_chunk
 
-VOCABULARY = 50_257
 CODECS = ("none", "snappy", "lz4", "zstd")
 ENCODINGS: dict[str, dict[str, Any]] = {
     "dictionary": {},
@@ -40,11 +39,11 @@ ENCODINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def documents(tokens: int, mean: int, seed: int = 0) -> pa.Table:
+def documents(tokens: int, mean: int, vocabulary: int, seed: int = 0) -> pa.Table:
     """A table of one ``list<int32>`` column with ``tokens`` tokens in documents of ``mean`` tokens."""
     rng = np.random.default_rng(seed)
-    weights = np.cumsum(1 / np.arange(1, VOCABULARY + 1))
-    ids = rng.permutation(VOCABULARY).astype(np.int32)
+    weights = np.cumsum(1 / np.arange(1, vocabulary + 1))
+    ids = rng.permutation(vocabulary).astype(np.int32)
     values = ids[np.searchsorted(weights, rng.random(tokens) * weights[-1])]
     lengths = np.maximum(1, rng.lognormal(np.log(mean) - 0.5, 1, 4 * tokens // mean + 16)).astype(np.int64)
     offsets = np.minimum(np.concatenate([[0], np.cumsum(lengths)]), tokens)
@@ -86,12 +85,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--vocabulary", type=int, default=50_257, help="at most 65,536")
     parser.add_argument("--means", type=int, nargs="+", default=[50, 1000, 10000])
     options = parser.parse_args()
     print("| documents of | encoding | codec | bytes/token | decode_chunk | read_row_group | ratio |")
     print("|---|---|---|---|---|---|---|")
     for mean in options.means:
-        table = documents(options.tokens, mean)
+        table = documents(options.tokens, mean, options.vocabulary)
         for encoding, arguments in ENCODINGS.items():
             for codec in CODECS:
                 sink = io.BytesIO()
@@ -100,7 +100,7 @@ def main() -> None:
                 raw, chunk = only_chunk(file)
                 reader = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
                 ways: tuple[Callable[[], object], Callable[[], object]] = (
-                    functools.partial(decode_chunk, raw, chunk, dtype=np.dtype(np.uint16), bound=VOCABULARY),
+                    functools.partial(decode_chunk, raw, chunk, dtype=np.dtype(np.uint16), bound=options.vocabulary),
                     functools.partial(reader.read_row_group, 0, use_threads=False),
                 )
                 rounds = [[cpu_seconds(way) for way in ways] for _ in range(options.rounds + 1)][1:]
