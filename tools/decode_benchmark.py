@@ -3,8 +3,8 @@
     python tools/decode_benchmark.py [--tokens 1000000] [--rounds 15] [--vocabulary 50257]
 
 The tokens follow Zipf's law over the vocabulary, the documents' lengths a log-normal distribution. The two ways take
-turns on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary; what is printed is
-each one's median, in ns per token, and the median of the rounds' ratios.
+turns on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary. What is printed
+is each one's median, in ns per token, and the median of the rounds' ratios.
 """
 
 from __future__ import annotations

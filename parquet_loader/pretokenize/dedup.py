@@ -160,7 +160,8 @@ class SeenFile:
         with storage_errors("read", self.url):
             raw = bytes(filesystem.cat_file(path))
         fields = raw[:_HEADER_BYTES].removeprefix(_MAGIC).split()
-        if not raw.startswith(_MAGIC) or len(raw) < _HEADER_BYTES or len(fields) != 2:
+        is_ours = raw.startswith(_MAGIC) and len(raw) >= _HEADER_BYTES
+        if not is_ours or len(fields) != 2 or not fields[1].isdigit():
             raise DataError("not a file of seen hashes. Give one that --write-seen-hashes wrote.", path=self.url)
         if fields[0].decode() != self.hash_name:
             problem = f"hashes of {fields[0].decode()!r}, not {self.hash_name!r}. Give --hash {fields[0].decode()}."

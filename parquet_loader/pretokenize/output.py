@@ -111,19 +111,27 @@ class OutputFolder:
                 )
         return tuple(each for each in there if not each.startswith(_STAGING_PREFIX))
 
-    def refuse_other_runs(self, world_size: int) -> None:
+    def refuse_other_runs(self, world_size: int, is_own: Callable[[Journal], bool] = lambda _: False) -> None:
         """Make sure that nothing is staged here by a run of another number of ranks, which this one would remove.
+
+        Args:
+            world_size: of this run.
+            is_own: whether the journal of a run of one rank, or of a last step of several, is one of this run.
 
         Raises:
             ConfigError: something is.
         """
-        own = re.compile(rf"_staging-(run|(rank-\d+|dedup)-of-{world_size})" if world_size > 1 else _STAGING_NAME)
+        own = re.compile(rf"_staging-(rank-\d+|dedup)-of-{world_size}" if world_size > 1 else self.staging_name)
         staged = {each.split("/", 1)[0] for each in self._list() if each.startswith(_STAGING_PREFIX)}
-        others = sorted(each for each in staged if not own.fullmatch(each))
+        others = sorted(each for each in staged - {self.staging_name} if not own.fullmatch(each))
+        if _STAGING_NAME in others:
+            journal = self._journal_of(_STAGING_NAME)
+            if journal is not None and is_own(journal):
+                others.remove(_STAGING_NAME)
         if others:
             raise ConfigError(
-                f"--output {self.name!r} holds {others[0]!r}, what an unfinished run of another --world-size has done "
-                f"so far. Go on with that one, choose another folder, or give --overwrite to drop it."
+                f"--output {self.name!r} holds {others[0]!r}, of a run of another --world-size that is unfinished or "
+                f"under way. Go on with that one, choose another folder, or give --overwrite to drop it."
             )
 
     def _list(self) -> list[str]:
@@ -197,7 +205,10 @@ class OutputFolder:
         Raises:
             DataError: a journal that cannot be understood.
         """
-        path = f"{self._staging}/{JOURNAL_NAME}"
+        return self._journal_of(self.staging_name)
+
+    def _journal_of(self, staging: str) -> Journal | None:
+        path = f"{self._path}/{staging}/{JOURNAL_NAME}"
         raw = self._read(path)
         return None if raw is None else Journal.from_json(raw, self.display(path))
 
@@ -227,6 +238,23 @@ class OutputFolder:
                 f"removed it: start anew with --overwrite."
             )
         return raw
+
+    def check_published(self, files: Sequence[FileEntry]) -> None:
+        """Make sure that what the manifest names is there, in its size.
+
+        Raises:
+            StorageError: it is not.
+        """
+        for file in files:
+            path = f"{self._path}/{file.name}"
+            with storage_errors("look for", self.display(path)):
+                size = self.filesystem.size(path) if self.filesystem.exists(path) else None
+            if size != file.size_bytes:
+                there = "is not there" if size is None else f"has {size:,} bytes"
+                raise StorageError(
+                    f"{self.display(path)} {there}, and the manifest says {file.size_bytes:,} bytes. Bring the file "
+                    f"back, or give --overwrite to make the set anew."
+                )
 
     def check_staged(self, parts: Sequence[FileEntry]) -> None:
         """Make sure that what the journal names is there, in its size.

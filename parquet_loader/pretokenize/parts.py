@@ -115,9 +115,11 @@ def begin(
         ConfigError: what is there is of another run, and must not be overwritten.
     """
     there = output.look()
-    if not options.overwrite:
-        output.refuse_other_runs(options.world_size)
     whole_fingerprint = whole_fingerprint or fingerprint  # of one rank's run, that of all ranks together
+    if not options.overwrite:
+        output.refuse_other_runs(
+            options.world_size, lambda other: not differences(other.fingerprint, whole_fingerprint or {})
+        )
     journal, whole = None, None
     try:
         journal = output.read_journal()
@@ -152,6 +154,7 @@ def begin(
             and ended
             and not changes(whole.fingerprint, whole.skipped, whole_fingerprint, options, True)
         ):
+            output.check_published(whole.files)
             return whole
     elif there:
         if whole is None or not whole.fingerprint:
@@ -166,6 +169,7 @@ def begin(
                 f"--output {output.name!r} is not empty: it holds a whole set of other inputs or options "
                 f"({few(changed)}). Choose another folder, or give --overwrite to replace it."
             )
+        output.check_published(whole.files)
         return whole
     output.clear_staging()
     return Journal(fingerprint=fingerprint)

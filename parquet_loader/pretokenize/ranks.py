@@ -29,7 +29,7 @@ from parquet_loader.errors import ConfigError, DataError, StorageError
 from parquet_loader.pretokenize.dedup import Digests, SeenHashes, as_digests, digest_function
 from parquet_loader.pretokenize.fast import with_engine
 from parquet_loader.pretokenize.journal import Journal, differences
-from parquet_loader.pretokenize.manifest import MAX_LISTED_BAD_RECORDS, Manifest, Skipped
+from parquet_loader.pretokenize.manifest import MANIFEST_NAME, MAX_LISTED_BAD_RECORDS, Manifest, Skipped
 from parquet_loader.pretokenize.options import PretokenizeOptions
 from parquet_loader.pretokenize.output import OutputFolder
 from parquet_loader.pretokenize.parts import (
@@ -105,12 +105,14 @@ def pretokenize_rank(
     source = options.open_source()
     if not isinstance(source, FileSource):
         raise ConfigError("several ranks share out files, and this source has none. Use one rank for it.")
-    if options.step == "hash":
-        return _hash(source, options)
-    if options.step == "drops":
-        return _find_drops(source, options)
     output = OutputFolder(options.output, options.storage_options)
     output.refuse_inputs(source.files)
+    if options.step in ("hash", "drops"):
+        if not options.dedup:
+            raise ConfigError(f"--step {options.step} is for --dedup alone: give it, or go on with --step encode.")
+        if _is_whole(source, output, options):
+            return StepDone(message=f"The whole set is in {options.output} already.")
+        return _hash(source, options) if options.step == "hash" else _find_drops(source, options)
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
     whole = fingerprint_of(source, tokenizer, options, _seen_before(options)) | {"world_size": options.world_size}
     if options.step == "encode":
@@ -138,6 +140,30 @@ def _rank_folder(options: PretokenizeOptions, rank: int) -> OutputFolder:
 def _dedup_folder(options: PretokenizeOptions) -> OutputFolder:
     name = f"_staging-dedup-of-{options.world_size}"
     return OutputFolder(options.output, options.storage_options, staging=name)
+
+
+def _is_whole(source: FileSource, output: OutputFolder, options: PretokenizeOptions) -> bool:
+    """Whether the set is there, as far as can be told without a tokenizer.
+
+    Raises:
+        ConfigError: what is there is of another run.
+    """
+    known = {"source": source.fingerprint(), "world_size": options.world_size}
+
+    def is_own(fingerprint: Mapping[str, object]) -> bool:
+        return not differences({key: fingerprint.get(key) for key in known}, known)
+
+    there = output.look()
+    if options.overwrite:
+        return False
+    _dedup_folder(options).refuse_other_runs(options.world_size, lambda journal: is_own(journal.fingerprint))
+    whole = output.read_manifest() if MANIFEST_NAME in there else None
+    if there and (whole is None or not is_own(whole.fingerprint)):
+        raise ConfigError(
+            f"--output {output.name!r} is not empty: it holds {there[0]!r}, of other inputs or another --world-size. "
+            f"Choose another folder, or give --overwrite to replace it."
+        )
+    return whole is not None
 
 
 def _encode(
@@ -175,6 +201,7 @@ def _finish(tokenizer: Tokenizer, options: PretokenizeOptions, whole: dict[str, 
     with output.claimed():
         journal = begin(output, whole, options)
         if isinstance(journal, Manifest):
+            output.clear_staging(others=True)  # what an earlier attempt had no time to
             return journal
         if journal.phase == "writing":
             journal = _joined(options, whole)
@@ -242,6 +269,12 @@ def _hash_fingerprint(source: FileSource, options: PretokenizeOptions) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
+def _drops_fingerprint(source: FileSource, options: PretokenizeOptions) -> str:
+    """Also of what other runs have seen."""
+    seen = hashlib.sha256(_seen_before(options).tobytes()).hexdigest()
+    return hashlib.sha256(f"{_hash_fingerprint(source, options)} {seen}".encode()).hexdigest()
+
+
 def _hash(source: FileSource, options: PretokenizeOptions) -> StepDone:
     digest = digest_function(options.hash)
     selection = Selection(on_bad_record=options.on_bad_record, empty=options.empty, dedup=None, skipped=Skipped())
@@ -256,6 +289,7 @@ def _hash(source: FileSource, options: PretokenizeOptions) -> StepDone:
 
 def _find_drops(source: FileSource, options: PretokenizeOptions) -> StepDone:
     folder, fingerprint = _dedup_folder(options), _hash_fingerprint(source, options)
+    drops_fingerprint = _drops_fingerprint(source, options)
     ranks = range(options.world_size)
     hashes = [as_digests(_read_checked(folder, f"hashes-{rank}", fingerprint, "hash")) for rank in ranks]
     before = _seen_before(options)
@@ -270,7 +304,7 @@ def _find_drops(source: FileSource, options: PretokenizeOptions) -> StepDone:
                 drop[start + chosen] = ~seen.add(piece[chosen])
     for rank, drop in enumerate(drops):
         content = len(drop).to_bytes(8, "little") + np.packbits(drop).tobytes()
-        _write_checked(folder, f"drops-{rank}", content, fingerprint)
+        _write_checked(folder, f"drops-{rank}", content, drops_fingerprint)
     found, records = sum(int(each.sum()) for each in drops), sum(map(len, drops))
     return StepDone(message=f"{found:,} of {records:,} records are duplicates. Now --step encode, on every rank.")
 
@@ -282,7 +316,7 @@ def _partition_of(digests: Digests) -> npt.NDArray[np.uint64]:
 
 def _read_drops(source: FileSource, options: PretokenizeOptions) -> Drops:
     name = f"drops-{options.rank}"
-    raw = _read_checked(_dedup_folder(options), name, _hash_fingerprint(source, options), "drops")
+    raw = _read_checked(_dedup_folder(options), name, _drops_fingerprint(source, options), "drops")
     records = int.from_bytes(raw[:8], "little")
     return Drops(drop=np.unpackbits(np.frombuffer(raw[8:], np.uint8), count=records).astype(np.bool_))
 
@@ -297,5 +331,6 @@ def _read_checked(folder: OutputFolder, name: str, fingerprint: str, step: str) 
     except StorageError as exc:
         raise ConfigError(f"{name} is not there: run --step {step} first, and --step hash on every rank.") from exc
     if raw[:32] != bytes.fromhex(fingerprint):
-        raise DataError("of other inputs or options. Run --step hash and --step drops again.", path=name)
+        again = "--step drops" if step == "drops" else "--step hash and --step drops"
+        raise DataError(f"of other inputs, options or --seen-hashes. Run {again} again.", path=name)
     return raw[32:]

@@ -365,7 +365,7 @@ def _json_text_at_once(raw: bytes, column: str) -> str | None:
 
 def _json_text(line: _Line, column: str) -> str:
     try:
-        value = json.loads(line.text)
+        value = json.loads(line.text, parse_int=_integer)
     except (ValueError, RecursionError) as exc:
         raise DataError(
             f"invalid JSON ({exc}) in {_shorten(line.text)}. Each line must be one whole JSON object: "
@@ -487,7 +487,10 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
             for batch in parquet.iter_batches(
                 batch_size=_PARQUET_BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False
             ):
-                values = batch.column(0) if len(path) == 1 else pc.struct_field(batch.column(0), path[1:])
+                # By name: a struct's field of the same dotted name would come along.
+                values = batch.column(batch.schema.get_field_index(path[0]))
+                if len(path) > 1:
+                    values = pc.struct_field(values, path[1:])
                 skipped = min(skip, len(values))
                 skip -= skipped
                 for value in values[skipped:]:
@@ -562,6 +565,10 @@ def _invalid_utf8(exc: UnicodeDecodeError, origin: str, column: str | None = Non
         path=origin,
         column=column,
     )
+
+
+def _integer(digits: str) -> float:
+    return int(digits) if len(digits) < 100 else float(digits)  # Python refuses ints of thousands of digits
 
 
 def _json_type(value: object) -> str:

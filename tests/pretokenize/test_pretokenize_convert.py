@@ -283,7 +283,7 @@ def test_an_unfinished_run_is_not_dropped_in_silence(
         pretokenize_rank(values(rank=0, world_size=2))
     staged = list((output / f"_staging-{unfinished}").iterdir())
     assert staged
-    with pytest.raises(ConfigError, match="unfinished run"):
+    with pytest.raises(ConfigError, match="unfinished"):
         convert(ConvertOptions(input=str(corpus), output=str(output)))
     assert list((output / f"_staging-{unfinished}").iterdir()) == staged
     convert(ConvertOptions(input=str(corpus), output=str(output), overwrite=True))

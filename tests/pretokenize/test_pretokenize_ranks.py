@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader.errors import ConfigError
+from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.pretokenize import (
     PretokenizeOptions,
     Progress,
@@ -24,6 +24,7 @@ from parquet_loader.pretokenize import (
 )
 from parquet_loader.pretokenize.cli import main
 from parquet_loader.pretokenize.manifest import Skipped
+from parquet_loader.pretokenize.output import OutputFolder
 from parquet_loader.pretokenize.ranks import ranks_from_environment
 from parquet_loader.pretokenize.sources import FileSource, InputFile
 
@@ -240,7 +241,7 @@ def test_what_other_ranks_have_done_is_not_removed_in_silence(
         lambda: pretokenize_rank(options(0, 2)),
         lambda: pretokenize_rank(options(0, 2, "finish")),
     ):
-        with pytest.raises(ConfigError, match=r"holds '_staging-rank-1-of-3', what an unfinished run of another"):
+        with pytest.raises(ConfigError, match=r"holds '_staging-rank-1-of-3', of a run of another --world-size"):
             other()
         assert list(staged.glob("*.parquet"))
     for rank in (0, 2):
@@ -257,3 +258,95 @@ def test_what_other_ranks_have_done_is_dropped_where_asked(
     pretokenize(options(overwrite=True))
     assert texts_in(tmp_path / "out") == [text for file in inputs for text in file]
     assert not list((tmp_path / "out").glob("_staging-*"))
+
+
+def stop_after(documents: int) -> Callable[[Progress], None]:
+    def stop(done: Progress) -> None:
+        if done.documents > documents:
+            raise Stopped
+
+    return stop
+
+
+@pytest.mark.parametrize("step", ["hash", "drops", "encode", "finish"])
+def test_ranks_do_not_begin_where_a_run_of_one_rank_is_unfinished(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]], step: str
+) -> None:
+    with pytest.raises(Stopped):
+        pretokenize(options(), progress=stop_after(300))
+    staged = sorted((tmp_path / "out" / "_staging-run").glob("*.parquet"))
+    assert staged
+    with pytest.raises(ConfigError, match=r"'_staging-run', of a run of another|unfinished run of other inputs"):
+        pretokenize_rank(options(0, 2, step, dedup=True))
+    assert sorted((tmp_path / "out" / "_staging-run").glob("*.parquet")) == staged
+    pretokenize(options())
+    assert texts_in(tmp_path / "out") == [text for file in inputs for text in file]
+
+
+def test_a_last_step_that_was_killed_is_no_other_run(
+    tmp_path: Path,
+    options: Callable[..., PretokenizeOptions],
+    inputs: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kill(*_: object, **__: object) -> None:
+        raise Stopped
+
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(OutputFolder, "publish", kill)
+        with pytest.raises(Stopped):
+            pretokenize_rank(options(0, 2, "finish"))
+    assert (tmp_path / "out" / "_staging-run").exists()
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(OutputFolder, "clear_staging", kill)  # the set is whole, and what was staged is still there
+        with pytest.raises(Stopped):
+            pretokenize_rank(options(0, 2, "finish"))
+    pretokenize_rank(options(0, 2, "finish"))
+    assert not list((tmp_path / "out").glob("_staging-*"))
+    assert texts_in(tmp_path / "out") == [text for file in inputs for text in file]
+
+
+def test_duplicates_are_those_of_the_seen_hashes_that_are_given(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], inputs: list[list[str]]
+) -> None:
+    seen = str(tmp_path / "seen")
+    pretokenize(
+        options(output=str(tmp_path / "first"), max_docs=50, dedup=True, seen_hashes=seen, write_seen_hashes=True)
+    )
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2, "hash", dedup=True))
+    pretokenize_rank(options(0, 2, "drops", dedup=True))
+    with pytest.raises(DataError, match=r"other inputs, options or --seen-hashes\. Run --step drops again"):
+        pretokenize_rank(options(0, 2, dedup=True, seen_hashes=seen))
+    pretokenize_rank(options(0, 2, "drops", dedup=True, seen_hashes=seen))
+    pretokenize(
+        options(output=str(tmp_path / "second"), max_docs=90, dedup=True, seen_hashes=seen, write_seen_hashes=True)
+    )
+    with pytest.raises(DataError, match="Run --step drops again"):  # the file has grown
+        pretokenize_rank(options(0, 2, dedup=True, seen_hashes=seen))
+    pretokenize_rank(options(0, 2, "drops", dedup=True, seen_hashes=seen))
+    for rank in range(2):
+        pretokenize_rank(options(rank, 2, dedup=True, seen_hashes=seen))
+    pretokenize_rank(options(0, 2, "finish", dedup=True, seen_hashes=seen))
+    expected = first_of_each([text for file in inputs for text in file])
+    assert texts_in(tmp_path / "first") + texts_in(tmp_path / "second") + texts_in(tmp_path / "out") == expected
+
+
+def test_hashing_for_a_set_that_is_whole_or_of_others_leaves_it_alone(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    for step in ("hash", "drops", "encode", "finish"):
+        for rank in range(2 if step in ("hash", "encode") else 1):
+            pretokenize_rank(options(rank, 2, step, dedup=True))
+    there = sorted((tmp_path / "out").iterdir())
+    for step in ("hash", "drops"):
+        assert "already" in pretokenize_rank(options(0, 2, step, dedup=True)).describe()
+        with pytest.raises(ConfigError, match="of other inputs or another --world-size"):
+            pretokenize_rank(options(0, 3, step, dedup=True))
+        with pytest.raises(ConfigError, match=f"--step {step} is for --dedup alone"):
+            pretokenize_rank(options(0, 2, step))
+    assert sorted((tmp_path / "out").iterdir()) == there

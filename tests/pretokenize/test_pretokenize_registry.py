@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from hub_server import SHA, serving
 
-from parquet_loader.errors import ConfigError, DataError
+from parquet_loader.errors import ConfigError, DataError, PathNotFoundError
 from parquet_loader.pretokenize import (
     PRESETS,
     BadRecord,
@@ -27,10 +27,12 @@ from parquet_loader.pretokenize import (
     Record,
     Source,
     SourceOptions,
+    load_tokenizer,
     open_source,
     pretokenize,
     register_source,
     source_names,
+    verify_set,
 )
 from parquet_loader.pretokenize.manifest import Skipped
 
@@ -316,5 +318,11 @@ def test_verify_reads_the_set_again_and_shows_documents(
     done = run_tool(*arguments)  # the set is there, so nothing is written, and what is there is looked at
     assert done.returncode == 2
     assert "part-00000.parquet" in done.stderr
-    part.unlink()
-    assert "do not agree about 1 files" in run_tool(*arguments).stderr
+    part.write_bytes(content[:-1])
+    assert f"part-00000.parquet has {len(content) - 1:,} bytes" in run_tool(*arguments[:-1]).stderr
+    part.rename(part.with_name("part-00001.parquet"))
+    done = run_tool(*arguments[:-1])  # not even what is there is said to be there
+    assert done.returncode == 2
+    assert "part-00000.parquet is not there, and the manifest says" in done.stderr
+    with pytest.raises(PathNotFoundError, match="do not agree about 2 files"):
+        verify_set(str(tmp_path / "out"), load_tokenizer(str(tokenizer_folder)))

@@ -374,3 +374,20 @@ def test_without_the_fast_reader_the_same_records_come(tmp_path: Path, monkeypat
     monkeypatch.setattr(sources, "orjson", None)
     assert read(tmp_path) == first
     assert [record.text for record in first] == ["é", "b"]
+
+
+@pytest.mark.parametrize("struct_first", [False, True])
+def test_a_column_with_a_dot_in_its_name_comes_before_a_structs_field(tmp_path: Path, struct_first: bool) -> None:
+    columns = {"m": pa.array([{"t": "field"}]), "m.t": pa.array(["column"])}
+    names = sorted(columns, reverse=not struct_first)
+    pq.write_table(pa.table({name: columns[name] for name in names}), tmp_path / "a.parquet")
+    assert texts(tmp_path, column="m.t") == ["column"]
+
+
+def test_numbers_without_bounds_beside_the_text_are_no_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "x", "n": {"9" * 5000}}}\n')
+    assert texts(tmp_path) == ["x"]
+    monkeypatch.setattr(sources, "orjson", None)
+    assert texts(tmp_path) == ["x"]
+    with pytest.raises(DataError, match="a string was expected, got number"):
+        texts(tmp_path, column="n")
