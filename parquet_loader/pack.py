@@ -107,7 +107,7 @@ class Packer:
         self._release = release
         self._window: WindowSlices | None = None
         # The last columns of the rows before, which overlapping rows begin with: their window may be gone by then.
-        self._tail: tuple[TokenArray, list[Taken]] | None = None
+        self._tail: tuple[IntArray, TokenArray, list[Taken]] | None = None
 
     def rows(
         self, positions: IntArray, seq_len: int, overlap: int = 0, ends: IntArray | None = None
@@ -129,8 +129,8 @@ class Packer:
         taken: list[Taken] = []
         filled = 0
         if self._tail is not None:
-            columns, tail_taken = self._tail
-            if np.array_equal(tail_taken[0].positions, positions):
+            tail_positions, columns, tail_taken = self._tail
+            if np.array_equal(tail_positions, positions):
                 filled = columns.shape[1]
                 out[:, :filled] = columns
                 taken += tail_taken
@@ -156,6 +156,7 @@ class Packer:
         assert cells == wanted  # no cell of a batch is ever left to chance
         if overlap:
             self._tail = (
+                positions + seq_len,
                 out[:, seq_len:].copy(),
                 [moved for piece in taken if (moved := piece.moved(seq_len)).columns[1] > moved.columns[0]],
             )

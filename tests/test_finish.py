@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from unique_sets import random_files, token_count, unique_groups, write_set
@@ -58,6 +60,25 @@ def test_every_token_comes_once_an_epoch_and_all_ranks_take_as_many_steps(
     assert all(len(row) == seq_len for rows in dropped for row in rows)
     assert dropped == alone[: len(dropped)]
     assert len(alone) - len(dropped) <= 1 + (epochs * tokens % lanes > 0)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 13])
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("seq_len", [1, 2, 3])
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_the_last_rows_overlap_too_however_short(
+    tmp_path: Path, tokens: int, lanes: int, seq_len: int, tail: str
+) -> None:
+    pq.write_table(pa.table({"tokens": [list(range(1, tokens + 1))]}), tmp_path / "a.parquet")
+    options: dict[str, Any] = {"lanes": lanes, "seq_len": seq_len, "epochs": 2, "overlap": 1, "tail": tail}
+    alone = steps_of(str(tmp_path), 1, **options)
+    assert steps_of(str(tmp_path), lanes, **options) == alone
+    for lane, rows in enumerate(zip(*alone, strict=True)):
+        length = (2 * tokens + lane) // lanes
+        stream = [token for row in rows for token in row[:seq_len]]
+        assert len(stream) == (length if tail == "pad" else len(rows) * seq_len)
+        for number, row in enumerate(rows[:-1]):
+            assert row[seq_len:] == stream[(number + 1) * seq_len : (number + 1) * seq_len + 1]
 
 
 @pytest.mark.parametrize("seed", range(6))
