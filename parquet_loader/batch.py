@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import integer
 from .boundaries import Documents
 from .chunk import IntArray, TokenArray
-from .errors import ConfigError
 from .pack import Taken, document_starts
 
 __all__ = ["Batch"]
@@ -62,8 +62,7 @@ class Batch:
         """
         if columns is None:
             columns = self.tokens.shape[1]
-        if not 1 <= columns <= self.tokens.shape[1]:
-            raise ConfigError(f"columns must be in [1, {self.tokens.shape[1]}], as rows have them, not {columns!r}")
+        columns = integer("columns", columns, 1, self.tokens.shape[1])
         row_splits, starts = self.document_starts()
         if self.lengths is not None:
             # No document begins at a row's end or in its padding: what comes last in a row comes last when sorted in.

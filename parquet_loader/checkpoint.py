@@ -126,6 +126,10 @@ def merge_checkpoints(parts: Iterable[bytes]) -> bytes:
         CheckpointMismatchError: a rank is missing or there twice, or parts are of different steps, runs, world sizes
             or versions; says which.
     """
+    if isinstance(parts, (bytes, bytearray, memoryview)) or not isinstance(parts, Iterable):
+        raise CheckpointDamagedError(
+            f"parts must be a list of checkpoints, one of every rank, not {type(parts).__name__}"
+        )
     opened = []
     for number, part in enumerate(parts):
         try:

@@ -217,7 +217,10 @@ class DatasetIndex:
             raise PathNotFoundError(f"there is no index {os.fspath(path)}; make one with build_index") from error
         except OSError as error:
             raise StorageError(f"cannot read the index {os.fspath(path)}: {error.strerror}") from error
-        return cls.from_bytes(data)
+        try:
+            return cls.from_bytes(data)
+        except ConfigError as error:
+            raise ConfigError(f"{os.fspath(path)}: {error}") from error
 
 
 _ARRAYS = tuple(

@@ -7,7 +7,6 @@ checkpoint ◄──────────────────────
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .arguments import boolean, check_type, integer
 from .batch import Batch
 from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
 from .engine import Counters, Engine, EngineConfig, required_bytes
@@ -109,34 +109,34 @@ class ParquetLoader:
         self._engine: Engine | None = None
         self._pid = os.getpid()
         self._taker: dict[str, int] = {}  # the thread that is taking a batch
-        self._seq_len = _integer("seq_len", seq_len, 1, _MOST)
-        self._overlap = _integer("overlap", overlap, 0, 1)
-        lanes = _integer("lanes", lanes, 1, _MOST)
-        epochs = None if epochs is None else _integer("epochs", epochs, 1, _MOST)
+        self._seq_len = integer("seq_len", seq_len, 1, _MOST)
+        self._overlap = integer("overlap", overlap, 0, 1)
+        lanes = integer("lanes", lanes, 1, _MOST)
+        epochs = None if epochs is None else integer("epochs", epochs, 1, _MOST)
         if tail not in TAILS:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {tail!r}")
-        skip_batches = _integer("skip_batches", skip_batches, 0, 2**62 // (lanes * self._seq_len) - 1)
-        window = _integer("window", window, 1)
-        seed = _integer("seed", seed, 0, 2**64 - 1)
-        threads = _default_threads() if threads is None else _integer("threads", threads, 1)
-        requests = None if requests is None else _integer("requests", requests, 1)
-        budget_bytes = _integer("budget_bytes", budget_bytes, 1)
+        skip_batches = integer("skip_batches", skip_batches, 0, 2**62 // (lanes * self._seq_len) - 1)
+        window = integer("window", window, 1)
+        seed = integer("seed", seed, 0, 2**64 - 1)
+        threads = _default_threads() if threads is None else integer("threads", threads, 1)
+        requests = None if requests is None else integer("requests", requests, 1)
+        budget_bytes = integer("budget_bytes", budget_bytes, 1)
         if not isinstance(retry_seconds, (int, float)) or isinstance(retry_seconds, bool) or not retry_seconds >= 0:
             raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {retry_seconds!r}")
-        self._world_size = world_size = _integer("world_size", world_size, 1)
-        self._rank = rank = _integer("rank", rank, 0, world_size - 1)
-        shuffle, uneven = _boolean("shuffle", shuffle), _boolean("uneven", uneven)
-        _check_type("column", column, str, type(None))
-        _check_type("storage_options", storage_options, Mapping, type(None))
-        _check_type("cache_dir", cache_dir, str, os.PathLike, type(None))
-        _check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
+        self._world_size = world_size = integer("world_size", world_size, 1)
+        self._rank = rank = integer("rank", rank, 0, world_size - 1)
+        shuffle, uneven = boolean("shuffle", shuffle), boolean("uneven", uneven)
+        check_type("column", column, str, type(None))
+        check_type("storage_options", storage_options, Mapping, type(None))
+        check_type("cache_dir", cache_dir, str, os.PathLike, type(None))
+        check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
         _check_world_size(world_size, lanes, uneven)
         token_dtype = _token_dtype(dtype)
         bound = int(np.iinfo(token_dtype).max) + 1
         if vocab_size is not None:
-            bound = min(bound, _integer("vocab_size", vocab_size, 1))
+            bound = min(bound, integer("vocab_size", vocab_size, 1))
         if eos_id is not None:
-            eos_id = _integer("eos_id", eos_id, 0, bound - 1)
+            eos_id = integer("eos_id", eos_id, 0, bound - 1)
 
         storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
         if requests is None:
@@ -402,29 +402,6 @@ class ParquetLoader:
 
 
 # ── what the arguments must be ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # what has no __index__ raises
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < low or (high is not None and number > high):
-        bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
-        raise ConfigError(f"{name} must be an integer {bounds}, not {value!r}")
-    return number
-
-
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ConfigError(f"{name} must be True or False, not {value!r}")
-    return bool(value)
-
-
-def _check_type(name: str, value: object, *kinds: type) -> None:
-    if not isinstance(value, kinds):
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise ConfigError(f"{name} must be {wanted}, not {value!r}")
 
 
 def _token_dtype(dtype: object) -> np.dtype[np.integer]:

@@ -28,6 +28,7 @@ import torch
 import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
+from .arguments import boolean
 from .batch import Batch
 from .boundaries import mask_first_labels, mask_padding
 from .devices import data_parallel_place, prefetch_to_device
@@ -128,14 +129,14 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         if (rank is None) != (world_size is None):
             raise ConfigError(f"give both rank and world_size or neither, not rank={rank} and world_size={world_size}")
         self._place = None if rank is None or world_size is None else (rank, world_size)
-        self._labels = labels
-        self._tokens = tokens
+        self._labels = boolean("labels", labels)
+        self._tokens = boolean("tokens", tokens)
         self._dtype = _tensor_dtype(dtype)
         self._boundaries = _checked_boundaries(boundaries)
-        self._mask_first_labels = mask_first_labels
+        self._mask_first_labels = boolean("mask_first_labels", mask_first_labels)
         if mask_first_labels and (tokens or not labels):
             raise ConfigError("mask_first_labels=True needs labels, and labels=False or tokens=True leaves them out")
-        self._with_state = with_state
+        self._with_state = boolean("with_state", with_state)
         self._state: dict[str, Any] | None = None  # where a loader that is yet to be made begins
         self._loader: ParquetLoader | None = None
         self._loader_place: tuple[int, int] | None = None
@@ -430,8 +431,8 @@ def _tensor_dtype(dtype: str | torch.dtype) -> np.dtype[np.integer]:
 
 
 def _checked_boundaries(boundaries: Collection[str]) -> frozenset[str]:
-    unknown = sorted({boundaries} if isinstance(boundaries, str) else set(boundaries) - set(_BOUNDARIES))
-    if unknown:
+    known = not isinstance(boundaries, str) and isinstance(boundaries, Collection)
+    if not known or not all(each in _BOUNDARIES for each in boundaries):
         raise ConfigError(f"boundaries must be a list of some of {', '.join(_BOUNDARIES)}, not {boundaries!r}")
     return frozenset(boundaries)
 

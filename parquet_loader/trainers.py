@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from .arguments import check_type, integer
 from .devices import prefetch_to_device
 from .errors import CheckpointError, ConfigError
 from .storage import Source
@@ -61,13 +62,16 @@ class TokenBatches:
         worker_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if steps < 1:
-            raise ConfigError(f"steps must be the number of global batches of the whole run, not {steps}")
-        self._tokens = TokenDataset(source, with_state=True, **options)
-        self._steps = steps
+        self._steps = integer("steps", steps, 1)
         self._device = device
-        self._workers = num_workers
+        self._workers = integer("num_workers", num_workers, 0)
+        check_type("worker_options", worker_options, Mapping, type(None))
         self._worker_options = dict(worker_options or {})
+        if self._worker_options and not self._workers:
+            raise ConfigError(f"worker_options {self._worker_options!r} are for num_workers of 1 or more, not 0")
+        if "with_state" in options:
+            raise ConfigError("with_state is always on here: TokenBatches keep the state themselves, see state_dict")
+        self._tokens = TokenDataset(source, with_state=True, **options)
         self._given = 0  # batches since the run began, n for each step of n workers
         self._state: dict[str, Any] | None = None  # after the last one; None before the first
 
@@ -136,9 +140,12 @@ class TokenBatches:
         """
         if not isinstance(state, Mapping) or set(state) != {"position", "steps"}:
             raise CheckpointError("not a state of TokenBatches, which has a position and steps")
+        steps = state["steps"]
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+            raise CheckpointError(f"not a state of TokenBatches: its steps are {steps!r}")
         self._tokens.load_state_dict(state["position"])
         self._state = dict(state["position"])
-        self._given = int(state["steps"]) * max(1, self._workers)
+        self._given = steps * max(1, self._workers)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -151,7 +151,7 @@ def test_columns_that_rows_do_not_have_are_refused(tmp_path: Path) -> None:
         batch = next(iter(loader))
     assert len(batch.documents(5).position_ids()[0]) == 5
     for columns in (0, 6):
-        with pytest.raises(ConfigError, match=r"columns must be in \[1, 5\]"):
+        with pytest.raises(ConfigError, match=r"columns must be an integer in \[1, 5\]"):
             batch.documents(columns)
     with pytest.raises(ConfigError, match="int32"):
         Documents.of(np.zeros(3, np.int64), np.empty(0, np.int64), 2**30)

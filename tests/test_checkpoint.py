@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -233,3 +234,9 @@ def test_a_checkpoint_is_small_and_readable_by_any_msgpack(folder: Path) -> None
     payload = msgpack.unpackb(body)
     assert payload["rank"] == 0 and payload["world_size"] == 1
     assert payload["state"]["position"] == 3 * 16
+
+
+@pytest.mark.parametrize("parts", [None, 5, b"checkpoint"])
+def test_what_is_no_list_of_parts_is_refused(parts: Any) -> None:
+    with pytest.raises(CheckpointDamagedError, match="parts must be a list of checkpoints"):
+        merge_checkpoints(parts)

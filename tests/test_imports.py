@@ -16,6 +16,7 @@ PACKAGE = Path(parquet_loader.__file__).parent
 # Each module may import those before it. `pretokenize` stands beside the loader and shares only the errors.
 ORDER = [
     "errors",
+    "arguments",
     "locks",
     "thrift",
     "container",

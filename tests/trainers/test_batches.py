@@ -137,3 +137,32 @@ def test_wrong_uses_are_refused(make: Make) -> None:
         make()[0]
     with pytest.raises(AttributeError, match="nothing_like_it"):
         make().nothing_like_it
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": "a"}, "steps must be an integer at least 1, not 'a'"),
+        ({"steps": 2.5}, "steps must be an integer"),
+        ({"steps": True}, "steps must be an integer"),
+        ({"steps": 0}, "steps must be an integer"),
+        ({"num_workers": "x"}, "num_workers must be an integer at least 0"),
+        ({"num_workers": 1, "worker_options": 5}, "worker_options must be Mapping or None"),
+        ({"worker_options": {"prefetch_factor": 4}}, "worker_options .* are for num_workers of 1 or more"),
+        ({"with_state": True}, "with_state is always on"),
+        ({"boundaries": None}, "boundaries must be a list"),
+        ({"boundaries": [["position_ids"]]}, "boundaries must be a list"),
+        ({"labels": "no"}, "labels must be True or False"),
+    ],
+)
+def test_arguments_that_cannot_work_are_named(data: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TokenBatches(data, **({"steps": 3, **RUN} | changes))
+
+
+@pytest.mark.parametrize("steps", ["x", None, -4, True, 1.0])
+def test_steps_that_are_none_are_no_state(data: str, steps: Any) -> None:
+    with TokenBatches(data, steps=3, **RUN) as batches:
+        state = batches.state_dict() | {"steps": steps}
+        with pytest.raises(CheckpointError, match="its steps are"):
+            batches.load_state_dict(state)
