@@ -245,16 +245,7 @@ class OutputFolder:
         Raises:
             StorageError: it is not.
         """
-        for file in files:
-            path = f"{self._path}/{file.name}"
-            with storage_errors("look for", self.display(path)):
-                size = self.filesystem.size(path) if self.filesystem.exists(path) else None
-            if size != file.size_bytes:
-                there = "is not there" if size is None else f"has {size:,} bytes"
-                raise StorageError(
-                    f"{self.display(path)} {there}, and the manifest says {file.size_bytes:,} bytes. Bring the file "
-                    f"back, or give --overwrite to make the set anew."
-                )
+        self._check_sizes(self._path, files, "the manifest", "Bring the file back, or start anew with --overwrite.")
 
     def check_staged(self, parts: Sequence[FileEntry]) -> None:
         """Make sure that what the journal names is there, in its size.
@@ -262,15 +253,16 @@ class OutputFolder:
         Raises:
             StorageError: it is not.
         """
-        for part in parts:
-            path = f"{self._staging}/{part.name}"
+        self._check_sizes(self._staging, parts, "the run's journal", "Start anew with --overwrite.")
+
+    def _check_sizes(self, folder: str, files: Sequence[FileEntry], by: str, remedy: str) -> None:
+        for file in files:
+            path = f"{folder}/{file.name}"
             with storage_errors("look for", self.display(path)):
-                size = self.filesystem.size(path)
-            if size != part.size_bytes:
-                raise StorageError(
-                    f"{self.display(path)} has {size:,} bytes, and the run's journal says {part.size_bytes:,}. "
-                    f"Start anew with --overwrite."
-                )
+                size = self.filesystem.size(path) if self.filesystem.exists(path) else None
+            if size != file.size_bytes:
+                there = "is not there" if size is None else f"has {size:,} bytes"
+                raise StorageError(f"{self.display(path)} {there}, and {by} says {file.size_bytes:,} bytes. {remedy}")
 
     def _read(self, path: str) -> bytes | None:
         with storage_errors("read", self.display(path)):
