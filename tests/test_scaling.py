@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,3 +109,13 @@ def test_the_document_has_a_place_for_every_result(scaling: Any, tmp_path: Path)
     assert r"A note with a \1 in it." in written
     assert written.endswith("![Lanes](images/performance-lanes.svg)\n<!-- end -->\nafter\n<!-- end -->\n")
     assert "old" not in written
+
+
+def test_the_stages_of_a_row_groups_way_are_told_apart() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "stages.py"), "--tokens", "8_000_000", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    lines = [line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[1:]]
+    found = {stage.strip(): float(ns) for stage, ns in lines}
+    assert {"read", "decompress", "levels", "values", "cut: move documents", "rows: copy"} <= set(found)
+    assert found.pop("all") == pytest.approx(sum(found.values()), abs=0.01 * len(found))
+    assert all(ns >= 0 for ns in found.values())
