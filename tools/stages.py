@@ -92,11 +92,14 @@ def rows_ns(loader: ParquetLoader, clocks: Clocks) -> dict[str, float]:
     batches = iter(loader)
     for _ in range(8):
         next(batches)
-    time.sleep(1.0)  # until all that fits is loaded, and no thread has anything to do
-    next(batches)
+    decoded = -1
+    while decoded != (decoded := loader.stats()["tokens_decoded"]):  # until no thread has anything to do
+        time.sleep(0.05)
+    for _ in range(8):
+        next(batches)
     clocks.seconds.clear()
     begin, tokens = time.perf_counter(), 0
-    for _ in range(40):
+    for _ in range(32):
         tokens += next(batches).tokens.size
     whole = time.perf_counter() - begin
     copy = clocks.seconds["rows: copy"]
