@@ -61,11 +61,11 @@ class Documents:
         rows = len(row_splits) - 1
         if rows * columns > np.iinfo(np.int32).max:
             raise ConfigError(f"cu_seqlens are int32, which cannot count {rows:,} rows of {columns:,}; use fewer lanes")
-        begins = np.arange(rows) * columns
-        flat = starts + begins.repeat(row_splits[1:] - row_splits[:-1])
+        ends = np.arange(rows + 1) * columns
+        flat = starts + ends[:-1].repeat(row_splits[1:] - row_splits[:-1])
         flat = flat[(starts > 0) & (starts < columns)]
-        borders = np.concatenate((begins, flat, [rows * columns]))
-        borders.sort(kind="stable")  # three rising stretches, which it merges
+        borders = np.concatenate((ends, flat))
+        borders.sort(kind="stable")  # two rising stretches, which it merges
         return cls(rows=rows, columns=columns, cu_seqlens=borders.astype(np.int32))
 
     def __len__(self) -> int:

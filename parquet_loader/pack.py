@@ -64,18 +64,20 @@ class Taken:
         documents: where documents begin in the window's matrix, rising.
         positions: the stream positions of the rows' first columns, shape ``(rows,)``.
         columns: the columns ``[columns[0], columns[1])`` may come from the window; those do that lie in its slices.
+        whole: whether all of these columns do, of every row.
     """
 
     places: Places
     documents: IntArray
     positions: IntArray
     columns: tuple[int, int]
+    whole: bool
 
     def moved(self, tokens: int) -> Taken:
         """What rows that begin so many tokens later have of it."""
         first, last = self.columns
         columns = max(0, first - tokens), max(0, last - tokens)
-        return Taken(self.places, self.documents, self.positions + tokens, columns)
+        return Taken(self.places, self.documents, self.positions + tokens, columns, self.whole)
 
 
 class Packer:
@@ -145,8 +147,10 @@ class Packer:
                 self._window = self._next_window()
                 took = True
             window = self._window
-            cells += copy_rows(out, positions, filled, window)
-            taken.append(Taken(window.places, window.documents, positions, (filled, length)))
+            copied = copy_rows(out, positions, filled, window)
+            cells += copied
+            whole = copied == self._lanes * (length - filled)
+            taken.append(Taken(window.places, window.documents, positions, (filled, length), whole))
             if (window.places.ends <= stops).all():
                 used += window.held_bytes
                 self._window = None
@@ -206,16 +210,25 @@ def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArr
     row = np.arange(rows)
     for piece in taken:
         places, positions = piece.places, piece.positions
-        low = np.maximum(positions + piece.columns[0], places.begins)
-        high = np.maximum(np.minimum(positions + piece.columns[1], places.ends), low)
-        # In tokens of the matrix, as its documents are.
-        origins = row * places.width - places.origin
-        begins = piece.documents.searchsorted(origins + low)
-        counts = piece.documents.searchsorted(origins + high) - begins
+        first, last = piece.columns
+        # Where the rows' columns 0 would be in the matrix, in tokens, as its documents are.
+        origins = row * places.width
+        origins += positions - places.origin
+        if piece.whole:  # as nearly always
+            low, high = (origins + first if first else origins), origins + last
+        else:
+            low = np.maximum(first, places.begins - positions)
+            high = np.maximum(np.minimum(last, places.ends - positions), low)
+            low, high = origins + low, origins + high
+        begins = piece.documents.searchsorted(low)
+        counts = piece.documents.searchsorted(high) - begins
         ends = counts.cumsum()
-        place = np.arange(ends[-1]) + (begins - ends + counts).repeat(counts)
+        place = np.arange(ends[-1])
+        place += (begins - ends + counts).repeat(counts)
+        columns = piece.documents[place]
+        columns -= origins.repeat(counts)
         count_parts.append(counts)
-        column_parts.append(piece.documents[place] - (origins + positions).repeat(counts))
+        column_parts.append(columns)
     row_splits = np.zeros(rows + 1, np.int64)
     if not taken:  # rows of nothing but padding
         return row_splits, np.empty(0, np.int64)
@@ -223,6 +236,6 @@ def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArr
         row_splits[1:] = ends
         return row_splits, column_parts[0]
     np.sum(count_parts, axis=0, dtype=np.int64).cumsum(out=row_splits[1:])
-    columns = np.concatenate(column_parts)
+    all_columns = np.concatenate(column_parts)
     all_rows = np.concatenate([row.repeat(counts) for counts in count_parts])
-    return row_splits, columns[np.lexsort((columns, all_rows))]
+    return row_splits, all_columns[np.lexsort((all_columns, all_rows))]
