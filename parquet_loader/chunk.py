@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from .errors import DataError
 
-__all__ = ["CODECS", "ColumnChunk", "ColumnLayout", "IntArray", "TokenArray", "TokenBlock", "pooled"]
+__all__ = ["CODECS", "ColumnChunk", "ColumnLayout", "IntArray", "TokenArray", "TokenBlock", "narrowed", "pooled"]
 
 IntArray = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[np.integer]
@@ -108,3 +108,12 @@ def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
     """
     dtype = np.dtype(dtype)
     return np.frombuffer(pa.allocate_buffer(count * dtype.itemsize), dtype)
+
+
+def narrowed(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
+    """The tokens in another dtype, in `pooled` memory; all of them must fit. As they are, if it is theirs."""
+    if tokens.dtype == dtype:
+        return tokens
+    target = pooled(len(tokens), dtype)
+    np.copyto(target, tokens, casting="unsafe")
+    return target

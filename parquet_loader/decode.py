@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import framing, pages, thrift
-from .chunk import CODECS, ColumnChunk, ColumnLayout, IntArray, TokenArray, TokenBlock
+from .chunk import CODECS, ColumnChunk, ColumnLayout, IntArray, TokenArray, TokenBlock, narrowed
 from .errors import DataError
 
 __all__ = ["append_eos", "as_binary", "cast_tokens", "decode_chunk", "decode_cost"]
@@ -193,7 +193,7 @@ def cast_tokens(block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chun
         pages.Wanted(dtype=dtype, bound=bound).check(tokens)
     except pages.OutOfRange:
         raise _out_of_range(block, bound, chunk) from None
-    return TokenBlock(tokens if tokens.dtype == dtype else tokens.astype(dtype), block.offsets)
+    return TokenBlock(narrowed(tokens, dtype), block.offsets)
 
 
 def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk) -> DataError:

@@ -55,7 +55,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import framing, thrift
-from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock, pooled
+from .chunk import ColumnChunk, IntArray, TokenArray, TokenBlock, narrowed, pooled
 from .errors import DataError
 
 try:
@@ -849,11 +849,7 @@ class EncodedValues:
             raise self.chunk.error(f"has {len(column):,} values where its levels say {count:,}: the file is damaged")
         tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy().view(dtype)
         self.wanted.check(tokens)
-        if tokens.dtype == self.wanted.dtype:
-            return tokens
-        narrowed = pooled(count, self.wanted.dtype)
-        np.copyto(narrowed, tokens, casting="unsafe")
-        return narrowed
+        return narrowed(tokens, self.wanted.dtype)
 
 
 def as_arrow(numbers: TokenArray) -> pa.Array:

@@ -72,12 +72,12 @@ def convert(options: ConvertOptions) -> Manifest:
     output = OutputFolder(options.output)
     with output.claimed():
         there = output.look()
-        if there and not options.overwrite:
-            raise ConfigError(
-                f"--output {options.output!r} is not empty: it holds {there[0]!r}. Choose another folder, or give "
-                f"--overwrite to replace it."
-            )
         if not options.overwrite:
+            if there:
+                raise ConfigError(
+                    f"--output {options.output!r} is not empty: it holds {there[0]!r}. Choose another folder, or give "
+                    f"--overwrite to replace it."
+                )
             output.refuse_other_runs(1)
             if output.read_journal() is not None:
                 raise ConfigError(

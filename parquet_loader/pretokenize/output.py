@@ -121,7 +121,7 @@ class OutputFolder:
         Raises:
             ConfigError: something is.
         """
-        own = re.compile(rf"_staging-(rank-\d+|dedup)-of-{world_size}" if world_size > 1 else self.staging_name)
+        own = re.compile(rf"_staging-(rank-\d+|dedup)-of-{world_size}")
         staged = {each.split("/", 1)[0] for each in self._list() if each.startswith(_STAGING_PREFIX)}
         others = sorted(each for each in staged - {self.staging_name} if not own.fullmatch(each))
         if _STAGING_NAME in others:

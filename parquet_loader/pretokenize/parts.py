@@ -84,7 +84,6 @@ def fingerprint_of(
     source: Source, tokenizer: Tokenizer, options: PretokenizeOptions, seen_before: Digests
 ) -> dict[str, object]:
     """All that the result depends on. What only changes how fast it comes, workers or batches, is no part of it."""
-    seen = {"hashes": len(seen_before), "sha256": hashlib.sha256(seen_before.tobytes()).hexdigest()}
     return {
         "version": _FINGERPRINT_VERSION,
         "source": source.fingerprint(),
@@ -99,8 +98,13 @@ def fingerprint_of(
         "max_docs": options.max_docs,
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
-        "seen_hashes": seen if options.seen_hashes is not None else None,
+        "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
     }
+
+
+def seen_fingerprint(seen_before: Digests) -> dict[str, object]:
+    """What the hashes that other runs have seen are."""
+    return {"hashes": len(seen_before), "sha256": hashlib.sha256(seen_before.tobytes()).hexdigest()}
 
 
 def begin(
@@ -115,11 +119,9 @@ def begin(
         ConfigError: what is there is of another run, and must not be overwritten.
     """
     there = output.look()
-    whole_fingerprint = whole_fingerprint or fingerprint  # of one rank's run, that of all ranks together
+    expected = whole_fingerprint or fingerprint  # of one rank's run, that of all ranks together
     if not options.overwrite:
-        output.refuse_other_runs(
-            options.world_size, lambda other: not differences(other.fingerprint, whole_fingerprint or {})
-        )
+        output.refuse_other_runs(options.world_size, lambda other: not differences(other.fingerprint, expected))
     journal, whole = None, None
     try:
         journal = output.read_journal()
@@ -148,12 +150,8 @@ def begin(
     elif there and options.overwrite:
         # A run that was killed at its very end has nothing left to do; and one that has added its hashes to the file
         # would find nothing but duplicates.
-        ended = (output.found_staging and whole_fingerprint is fingerprint) or options.write_seen_hashes
-        if (
-            whole is not None
-            and ended
-            and not changes(whole.fingerprint, whole.skipped, whole_fingerprint, options, True)
-        ):
+        ended = (output.found_staging and expected is fingerprint) or options.write_seen_hashes
+        if whole is not None and ended and not changes(whole.fingerprint, whole.skipped, expected, options, True):
             output.check_published(whole.files)
             return whole
     elif there:
@@ -163,7 +161,7 @@ def begin(
                 f"--output {output.name!r} is not empty: it holds {there[0]!r}{also}. "
                 f"Choose another folder, or give --overwrite to replace a former run's files."
             )
-        changed = changes(whole.fingerprint, whole.skipped, whole_fingerprint, options, True)
+        changed = changes(whole.fingerprint, whole.skipped, expected, options, True)
         if changed:
             raise ConfigError(
                 f"--output {output.name!r} is not empty: it holds a whole set of other inputs or options "

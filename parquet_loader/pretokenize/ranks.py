@@ -40,6 +40,7 @@ from parquet_loader.pretokenize.parts import (
     fingerprint_of,
     manifest_of,
     open_seen_file,
+    seen_fingerprint,
     write_parts,
 )
 from parquet_loader.pretokenize.pipeline import Summary
@@ -114,9 +115,11 @@ def pretokenize_rank(
             return StepDone(message=f"The whole set is in {options.output} already.")
         return _hash(source, options) if options.step == "hash" else _find_drops(source, options)
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
-    whole = fingerprint_of(source, tokenizer, options, _seen_before(options)) | {"world_size": options.world_size}
+    seen_before = _seen_before(options)
+    whole = fingerprint_of(source, tokenizer, options, seen_before) | {"world_size": options.world_size}
     if options.step == "encode":
-        return _encode(source, with_engine(tokenizer, options.engine, source), options, whole, progress)
+        tokenizer = with_engine(tokenizer, options.engine, source)
+        return _encode(source, tokenizer, options, whole, seen_before, progress=progress)
     manifest = _finish(tokenizer, options, whole)
     return Summary(
         manifest=manifest,
@@ -171,6 +174,8 @@ def _encode(
     tokenizer: Tokenizer,
     options: PretokenizeOptions,
     whole: dict[str, object],
+    seen_before: Digests,
+    *,
     progress: Callable[[Progress], None] | None,
 ) -> StepDone:
     output = _rank_folder(options, options.rank)
@@ -186,7 +191,7 @@ def _encode(
                 options=options,
                 seen_before=as_digests(b""),
                 progress=progress,
-                drops=_read_drops(source, options) if options.dedup else None,
+                drops=_read_drops(source, options, seen_before) if options.dedup else None,
             )
             journal = write_parts(job, journal)
     tokens = sum(part.tokens for part in journal.parts)
@@ -269,10 +274,9 @@ def _hash_fingerprint(source: FileSource, options: PretokenizeOptions) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def _drops_fingerprint(source: FileSource, options: PretokenizeOptions) -> str:
-    """Also of what other runs have seen."""
-    seen = hashlib.sha256(_seen_before(options).tobytes()).hexdigest()
-    return hashlib.sha256(f"{_hash_fingerprint(source, options)} {seen}".encode()).hexdigest()
+def _drops_fingerprint(source: FileSource, options: PretokenizeOptions, seen_before: Digests) -> str:
+    values = [_hash_fingerprint(source, options), seen_fingerprint(seen_before)]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _hash(source: FileSource, options: PretokenizeOptions) -> StepDone:
@@ -289,7 +293,6 @@ def _hash(source: FileSource, options: PretokenizeOptions) -> StepDone:
 
 def _find_drops(source: FileSource, options: PretokenizeOptions) -> StepDone:
     folder, fingerprint = _dedup_folder(options), _hash_fingerprint(source, options)
-    drops_fingerprint = _drops_fingerprint(source, options)
     ranks = range(options.world_size)
     hashes = [as_digests(_read_checked(folder, f"hashes-{rank}", fingerprint, "hash")) for rank in ranks]
     before = _seen_before(options)
@@ -302,6 +305,7 @@ def _find_drops(source: FileSource, options: PretokenizeOptions) -> StepDone:
                 piece = digests[start : start + _PIECE_DIGESTS]
                 chosen = np.flatnonzero(_partition_of(piece) == partition)
                 drop[start + chosen] = ~seen.add(piece[chosen])
+    drops_fingerprint = _drops_fingerprint(source, options, before)
     for rank, drop in enumerate(drops):
         content = len(drop).to_bytes(8, "little") + np.packbits(drop).tobytes()
         _write_checked(folder, f"drops-{rank}", content, drops_fingerprint)
@@ -314,9 +318,9 @@ def _partition_of(digests: Digests) -> npt.NDArray[np.uint64]:
     return np.asarray(digests[:, 1] % np.uint64(_PARTITIONS), np.uint64)
 
 
-def _read_drops(source: FileSource, options: PretokenizeOptions) -> Drops:
+def _read_drops(source: FileSource, options: PretokenizeOptions, seen_before: Digests) -> Drops:
     name = f"drops-{options.rank}"
-    raw = _read_checked(_dedup_folder(options), name, _drops_fingerprint(source, options), "drops")
+    raw = _read_checked(_dedup_folder(options), name, _drops_fingerprint(source, options, seen_before), "drops")
     records = int.from_bytes(raw[:8], "little")
     return Drops(drop=np.unpackbits(np.frombuffer(raw[8:], np.uint8), count=records).astype(np.bool_))
 
