@@ -45,7 +45,7 @@ unit: install
 test: lint types unit
 
 demo: install
-	$(BIN)/python tools/demo.py
+	$(BIN)/python tools/demo/demo.py
 
 # The peers need dozens of packages, so they have an environment of their own. torchvision, which some of them ask for,
 # is named so that pip finds the one that goes with torch. The two sets: documents of 1,000 and of 50 tokens.
@@ -66,20 +66,20 @@ SOAK_FLAGS ?=
 LOADER_SOAK_FLAGS ?=
 BIT_ROT_FLAGS ?=
 soak: install
-	$(BIN)/python tools/pretokenize_soak.py $(SOAK_FLAGS)
-	$(BIN)/python tools/soak.py $(LOADER_SOAK_FLAGS)
-	$(BIN)/python tools/bit_rot.py $(BIT_ROT_FLAGS)
+	$(BIN)/python tools/soak/pretokenize_soak.py $(SOAK_FLAGS)
+	$(BIN)/python tools/soak/soak.py $(LOADER_SOAK_FLAGS)
+	$(BIN)/python tools/soak/bit_rot.py $(BIT_ROT_FLAGS)
 
 bench: $(BENCH_VENV)/.installed
-	$(BENCH_VENV)/bin/python tools/benchmark.py --output build/benchmark $(BENCH_FLAGS)
-	$(BENCH_VENV)/bin/python tools/benchmark.py --mean-length 50 --output build/benchmark-50 $(BENCH_FLAGS)
+	$(BENCH_VENV)/bin/python tools/benchmark/benchmark.py --output build/benchmark $(BENCH_FLAGS)
+	$(BENCH_VENV)/bin/python tools/benchmark/benchmark.py --mean-length 50 --output build/benchmark-50 $(BENCH_FLAGS)
 
 # Every table and picture of docs/performance.md but the comparison with others; a quiet machine and half an hour.
 SCALING_FLAGS ?=
 scaling: install
 	$(BIN)/python -m pip install --quiet "matplotlib>=3.8"
-	$(BIN)/python tools/scaling.py $(SCALING_FLAGS)
-	$(BIN)/python tools/scaling.py --write-docs
+	$(BIN)/python tools/scaling/scaling.py $(SCALING_FLAGS)
+	$(BIN)/python tools/scaling/scaling.py --write-docs
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -5,8 +5,8 @@
 """
 
 from .batch import Batch
-from .boundaries import Documents
 from .checkpoint import merge_checkpoints
+from .documents import Documents
 from .errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -20,7 +20,7 @@ from .errors import (
     PathNotFoundError,
     StorageError,
 )
-from .index import DatasetIndex, build_index
+from .index.index import DatasetIndex, build_index
 from .loader import ParquetLoader
 
 __all__ = [

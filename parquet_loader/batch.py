@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import integer
-from .boundaries import Documents
-from .chunk import IntArray, TokenArray
-from .pack import Taken, document_starts
+from .documents import Documents
+from .engine.pack import Taken, document_starts
+from .formats.base import IntArray, TokenArray
+from .options import integer
 
 __all__ = ["Batch"]
 

@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .arguments import boolean, check_type, integer
 from .batch import Batch
 from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
-from .engine import Counters, Engine, EngineConfig, required_bytes
+from .engine.engine import Counters, Engine, EngineConfig, required_bytes
 from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
-from .finish import TAILS, Finish, finish_of
-from .index import DatasetIndex, index_storage
-from .order import Order, lane_range
-from .retry import RETRY_SECONDS
-from .storage import Source, open_storage
+from .index.index import DatasetIndex, index_storage
+from .options import boolean, check_type, integer
+from .order.ending import TAILS, Finish, finish_of
+from .order.order import Order, lane_range
+from .storage.opening import Source, open_storage
+from .storage.retry import RETRY_SECONDS
 
 __all__ = ["ParquetLoader"]
 

@@ -29,8 +29,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from .errors import FileChangedError, PathNotFoundError, StorageError
-from .files import Storage
-from .storage import open_storage
+from .storage.base import Storage
+from .storage.opening import open_storage
 
 __all__ = [
     "Fault",

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from .arguments import check_type, integer
-from .devices import prefetch_to_device
 from .errors import CheckpointError, ConfigError
-from .storage import Source
-from .torch import TokenDataset
+from .options import check_type, integer
+from .storage.opening import Source
+from .torch.dataset import TokenDataset
+from .torch.devices import prefetch_to_device
 
 if TYPE_CHECKING:
     from typing_extensions import Self

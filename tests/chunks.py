@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.chunk import ColumnChunk, ColumnLayout, TokenBlock
+from parquet_loader.formats.base import ColumnChunk, ColumnLayout, TokenBlock
 
 Chunk = tuple[bytes, ColumnChunk]
 

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader import thrift
+from parquet_loader.formats.parquet import thrift
 
 Documents = Sequence[Sequence[int] | None]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parquet_loader.order import Order
+from parquet_loader.order.order import Order
 
 GROUPS = [["A A A", "B B"], ["C", "D D D"], ["E E", "F F F F"], ["G G G"], ["H H"]]
 LANES, WINDOW, SEED = 3, 2, 1

@@ -17,24 +17,17 @@ The stages, one way down, each module with one task:
     tokenized, convert                   corpora that are tokenized already
 """
 
-from parquet_loader.pretokenize.cli import main
-from parquet_loader.pretokenize.manifest import Encoding, FileEntry, Manifest
-from parquet_loader.pretokenize.options import PretokenizeOptions, PretokenizeWarning
-from parquet_loader.pretokenize.pipeline import Summary, pretokenize
-from parquet_loader.pretokenize.progress import Progress
-from parquet_loader.pretokenize.ranks import StepDone, pretokenize_rank
-from parquet_loader.pretokenize.records import BadRecord, Cursor, Record, Source
-from parquet_loader.pretokenize.registry import (
-    PRESETS,
-    Preset,
-    SourceOptions,
-    open_source,
-    register_source,
-    source_names,
-)
-from parquet_loader.pretokenize.sources import FileSource, find_files
-from parquet_loader.pretokenize.tokenizer import TokenBatch, Tokenizer, TokenizerInfo, load_tokenizer
-from parquet_loader.pretokenize.verify import Verification, verify_set
+from .cli import main
+from .options import PretokenizeOptions, PretokenizeWarning
+from .run.pipeline import Summary, pretokenize
+from .run.progress import Progress
+from .run.ranks import StepDone, pretokenize_rank
+from .sources.base import BadRecord, Cursor, Record, Source
+from .sources.files import FileSource, find_files
+from .sources.registry import PRESETS, Preset, SourceOptions, open_source, register_source, source_names
+from .tokenizers.huggingface import TokenBatch, Tokenizer, TokenizerInfo, load_tokenizer
+from .write.manifest import Encoding, FileEntry, Manifest
+from .write.verify import Verification, verify_set
 
 __all__ = [
     "PRESETS",

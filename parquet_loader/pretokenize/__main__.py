@@ -2,6 +2,6 @@
 
 import sys
 
-from parquet_loader.pretokenize.cli import main
+from .cli import main
 
 sys.exit(main())

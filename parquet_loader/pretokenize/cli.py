@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, get_args
 
-from parquet_loader.errors import ConfigError, ParquetLoaderError
-from parquet_loader.pretokenize.dedup import HASH_NAMES
-from parquet_loader.pretokenize.options import (
+from ..errors import ConfigError, ParquetLoaderError
+from .options import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FILE_TOKENS,
     DEFAULT_ROW_GROUP_TOKENS,
@@ -24,15 +23,16 @@ from parquet_loader.pretokenize.options import (
     PretokenizeWarning,
     Step,
 )
-from parquet_loader.pretokenize.pipeline import Summary, pretokenize
-from parquet_loader.pretokenize.progress import reporting
-from parquet_loader.pretokenize.ranks import StepDone, pretokenize_rank, ranks_from_environment
-from parquet_loader.pretokenize.ray_tasks import pretokenize_on_ray
-from parquet_loader.pretokenize.registry import PRESETS, source_names
-from parquet_loader.pretokenize.sources import TextUnit
-from parquet_loader.pretokenize.tokenizer import load_tokenizer
-from parquet_loader.pretokenize.tokens import EngineName
-from parquet_loader.pretokenize.verify import verify_set
+from .run.pipeline import Summary, pretokenize
+from .run.progress import reporting
+from .run.ranks import StepDone, pretokenize_rank, ranks_from_environment
+from .run.ray import pretokenize_on_ray
+from .select.dedup import HASH_NAMES
+from .sources.files import TextUnit
+from .sources.registry import PRESETS, source_names
+from .tokenizers.base import EngineName
+from .tokenizers.huggingface import load_tokenizer
+from .write.verify import verify_set
 
 _EXIT_ERROR = 2
 _EXIT_SIGNAL = 128  # plus the signal's number, as shells have it

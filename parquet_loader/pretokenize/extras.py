@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from parquet_loader.errors import ConfigError
+from ..errors import ConfigError
 
 
 def import_extra(name: str, extra: str = "pretokenize") -> Any:

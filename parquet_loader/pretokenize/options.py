@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
-from parquet_loader.errors import ConfigError
-from parquet_loader.pretokenize.dedup import HashName, check_hash_name
-from parquet_loader.pretokenize.records import Source
-from parquet_loader.pretokenize.registry import PRESETS, SourceOptions, open_source
-from parquet_loader.pretokenize.selection import OnBadRecord, OnEmpty
-from parquet_loader.pretokenize.sources import TextUnit
-from parquet_loader.pretokenize.tokens import EngineName
-from parquet_loader.pretokenize.writer import MAX_ROW_GROUP_TOKENS
+from ..errors import ConfigError
+from .select.dedup import HashName, check_hash_name
+from .select.selection import OnBadRecord, OnEmpty
+from .sources.base import Source
+from .sources.files import TextUnit
+from .sources.registry import PRESETS, SourceOptions, open_source
+from .tokenizers.base import EngineName
+from .write.writer import MAX_ROW_GROUP_TOKENS
 
 DEFAULT_ROW_GROUP_TOKENS = 1_000_000
 DEFAULT_FILE_TOKENS = 100_000_000

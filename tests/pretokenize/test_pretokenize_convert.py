@@ -20,8 +20,8 @@ import pytest
 from parquet_loader import ParquetLoader
 from parquet_loader.errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError
 from parquet_loader.pretokenize import PretokenizeOptions, Progress, pretokenize, pretokenize_rank
-from parquet_loader.pretokenize.convert import ConvertOptions, convert, main
-from parquet_loader.pretokenize.tokenized import TokenizedOptions, detect, open_corpus
+from parquet_loader.pretokenize.convert.command import ConvertOptions, convert, main
+from parquet_loader.pretokenize.convert.corpora import TokenizedOptions, detect, open_corpus
 
 EOS = 7
 

@@ -15,11 +15,11 @@ import pytest
 
 from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.pretokenize import PretokenizeOptions, PretokenizeWarning, TokenBatch, load_tokenizer, pretokenize
-from parquet_loader.pretokenize import fast as fast_module
-from parquet_loader.pretokenize.fast import GigatokenTokenizer, with_engine
-from parquet_loader.pretokenize.registry import SourceOptions, open_source
-from parquet_loader.pretokenize.tokenizer import HuggingFaceTokenizer
-from parquet_loader.pretokenize.workers import WorkerError, encoders, in_order
+from parquet_loader.pretokenize.sources.registry import SourceOptions, open_source
+from parquet_loader.pretokenize.tokenizers import gigatoken as fast_module
+from parquet_loader.pretokenize.tokenizers.gigatoken import GigatokenTokenizer, with_engine
+from parquet_loader.pretokenize.tokenizers.huggingface import HuggingFaceTokenizer
+from parquet_loader.pretokenize.tokenizers.workers import WorkerError, encoders, in_order
 
 EOS = "<|endoftext|>"
 TEXTS = ["def f():\n    return 1\n", "", f"a {EOS} b</s>", "ü 漢字 🎉", "   many    spaces\t\t\n\n"]

@@ -30,12 +30,12 @@ from parquet_loader.pretokenize import (
     TokenBatch,
     pretokenize,
 )
-from parquet_loader.pretokenize.ledger import Document
-from parquet_loader.pretokenize.manifest import Skipped
-from parquet_loader.pretokenize.output import OutputFolder, part_name
-from parquet_loader.pretokenize.parts import batch_documents
-from parquet_loader.pretokenize.pipeline import tokenize_source
-from parquet_loader.pretokenize.tokenizer import load_tokenizer
+from parquet_loader.pretokenize.run.parts import batch_documents
+from parquet_loader.pretokenize.run.pipeline import tokenize_source
+from parquet_loader.pretokenize.select.ledger import Document
+from parquet_loader.pretokenize.tokenizers.huggingface import load_tokenizer
+from parquet_loader.pretokenize.write.folder import OutputFolder, part_name
+from parquet_loader.pretokenize.write.manifest import Skipped
 
 EOS = "<|endoftext|>"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.pretokenize.plan import plan_row_groups, starts_new_file
+from parquet_loader.pretokenize.write.row_groups import plan_row_groups, starts_new_file
 
 LENGTHS = st.lists(st.one_of(st.integers(0, 30), st.integers(0, 300)), max_size=60)
 TARGETS = st.integers(1, 60)

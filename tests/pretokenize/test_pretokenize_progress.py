@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from parquet_loader.pretokenize import progress
-from parquet_loader.pretokenize.progress import Progress, describe, reporting
+from parquet_loader.pretokenize.run import progress
+from parquet_loader.pretokenize.run.progress import Progress, describe, reporting
 
 
 class Clock:

@@ -23,10 +23,10 @@ from parquet_loader.pretokenize import (
     register_source,
 )
 from parquet_loader.pretokenize.cli import main
-from parquet_loader.pretokenize.manifest import Skipped
-from parquet_loader.pretokenize.output import OutputFolder
-from parquet_loader.pretokenize.ranks import ranks_from_environment
-from parquet_loader.pretokenize.sources import FileSource, InputFile
+from parquet_loader.pretokenize.run.ranks import ranks_from_environment
+from parquet_loader.pretokenize.sources.files import FileSource, InputFile
+from parquet_loader.pretokenize.write.folder import OutputFolder
+from parquet_loader.pretokenize.write.manifest import Skipped
 
 SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 5000, "batch_bytes": 1500}
 

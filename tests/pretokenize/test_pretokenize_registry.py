@@ -34,7 +34,7 @@ from parquet_loader.pretokenize import (
     source_names,
     verify_set,
 )
-from parquet_loader.pretokenize.manifest import Skipped
+from parquet_loader.pretokenize.write.manifest import Skipped
 
 TEXTS = ["one", "ü 漢字", "", "two\nlines", 'a "quoted", one', "last"]
 
@@ -278,7 +278,7 @@ def test_presets_name_the_common_sets(monkeypatch: pytest.MonkeyPatch, tmp_path:
         opened.append(names)
         return iter(()), None
 
-    monkeypatch.setattr("parquet_loader.pretokenize.registry.open_hub_dataset", refuse)
+    monkeypatch.setattr("parquet_loader.pretokenize.sources.registry.open_hub_dataset", refuse)
     for preset in PRESETS:
         PretokenizeOptions(preset=preset, output=str(tmp_path), tokenizer="bytes").open_source()
     assert ("allenai/c4", "en", "train", None) in opened

@@ -20,10 +20,10 @@ import subprocesses
 
 from parquet_loader.errors import ConfigError, DataError, StorageError
 from parquet_loader.pretokenize import Manifest, PretokenizeOptions, PretokenizeWarning, Progress, pretokenize
-from parquet_loader.pretokenize.dedup import SeenFile, digest_function
-from parquet_loader.pretokenize.journal import Journal, Position, differences
-from parquet_loader.pretokenize.manifest import BadEntry, FileEntry, Skipped
-from parquet_loader.pretokenize.output import OutputFolder
+from parquet_loader.pretokenize.select.dedup import SeenFile, digest_function
+from parquet_loader.pretokenize.write.folder import OutputFolder
+from parquet_loader.pretokenize.write.journal import Journal, Position, differences
+from parquet_loader.pretokenize.write.manifest import BadEntry, FileEntry, Skipped
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 5000, "batch_bytes": 1500}
@@ -498,7 +498,7 @@ def test_a_manifest_is_read_as_it_was_written(options: Callable[..., Pretokenize
 
 
 def test_seen_hashes_are_a_set() -> None:
-    from parquet_loader.pretokenize.dedup import SeenHashes
+    from parquet_loader.pretokenize.select.dedup import SeenHashes
 
     rng = np.random.default_rng(0)
     seen, reference = SeenHashes(), set()

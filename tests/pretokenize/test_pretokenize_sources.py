@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError
-from parquet_loader.pretokenize import sources
-from parquet_loader.pretokenize.records import BadRecord, Record
-from parquet_loader.pretokenize.sources import FileSource, TextUnit, classify, find_files
+from parquet_loader.pretokenize.sources import files
+from parquet_loader.pretokenize.sources.base import BadRecord, Record
+from parquet_loader.pretokenize.sources.files import FileSource, TextUnit, classify, find_files
 
 
 def read(*inputs: object, column: str = "text", unit: TextUnit = "line") -> list[Record]:
@@ -356,7 +356,7 @@ json_values = st.recursive(
 @example("[" * 100_000)
 def test_a_line_read_at_once_is_what_the_standard_library_reads(line: str) -> None:
     raw = line.encode(errors="surrogatepass")
-    text = sources._json_text_at_once(raw, "a")
+    text = files._json_text_at_once(raw, "a")
     if text is not None:
         assert text == json.loads(raw)["a"]
 
@@ -365,13 +365,13 @@ def test_nearly_every_line_is_read_at_once() -> None:
     for text in ("", "plain", 'quotes " and \\', "snow \u2603 and \U0001f600", "\x00\x1f\x7f"):
         for ascii_only in (True, False):
             raw = json.dumps({"id": 1.5, "a": text, "meta": {"x": [None]}}, ensure_ascii=ascii_only).encode()
-            assert sources._json_text_at_once(raw + b"\n", "a") == text
+            assert files._json_text_at_once(raw + b"\n", "a") == text
 
 
 def test_without_the_fast_reader_the_same_records_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "\\u00e9"}\n\n{"text": "b", "c": NaN}\n')
     first = read(tmp_path)
-    monkeypatch.setattr(sources, "orjson", None)
+    monkeypatch.setattr(files, "orjson", None)
     assert read(tmp_path) == first
     assert [record.text for record in first] == ["é", "b"]
 
@@ -387,7 +387,7 @@ def test_a_column_with_a_dot_in_its_name_comes_before_a_structs_field(tmp_path: 
 def test_numbers_without_bounds_beside_the_text_are_no_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"text": "x", "n": {"9" * 5000}}}\n')
     assert texts(tmp_path) == ["x"]
-    monkeypatch.setattr(sources, "orjson", None)
+    monkeypatch.setattr(files, "orjson", None)
     assert texts(tmp_path) == ["x"]
     with pytest.raises(DataError, match="a string was expected, got number"):
         texts(tmp_path, column="n")

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from parquet_loader.errors import ConfigError, DataError
-from parquet_loader.pretokenize.tokenizer import COMMON_EOS_TOKENS, TokenBatch, load_tokenizer
+from parquet_loader.pretokenize.tokenizers.huggingface import COMMON_EOS_TOKENS, TokenBatch, load_tokenizer
 
 EOS = "<|endoftext|>"
 

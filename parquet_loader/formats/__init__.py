@@ -1,0 +1,1 @@
+"""File formats: bytes of a row group to a `TokenBlock`."""

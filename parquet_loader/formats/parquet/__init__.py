@@ -1,0 +1,1 @@
+"""Parquet: footers to index entries, column chunks to `TokenBlock`s."""

@@ -1,0 +1,200 @@
+"""The order: pure arithmetic on (tokens of each row group, seed, lanes, window, shuffle). No I/O, no state.
+
+In epoch ``e`` the row groups are permuted; `window` consecutive ones of the permuted list form a window. A window's
+tokens, in that order, are one stretch, which is cut into one contiguous slice for each lane. With C tokens in all
+epochs and windows before it, and C' after it, lane ``i`` of B gets ``(C' + i) // B - (C + i) // B`` of them:
+
+    B = 3, three windows of 4, 5 and 3 tokens                lane 0   lane 1   lane 2    received in all
+    C = 0, C' = 4      |a b c d|       lengths 1, 1, 2       a        b        c d       1  1  2
+    C = 4, C' = 9      |e f g h i|     lengths 2, 2, 1       e f      g h      i         3  3  3
+    C = 9, C' = 12     |j k l|         lengths 1, 1, 1       j        k        l         4  4  4
+
+The lengths add up to C' - C, and lane ``i`` has received exactly ``(C + i) // B`` tokens at any window's end, so that
+no two lanes ever differ by more than one (Hermite's identity: the sum over i of floor(x + i/B) is floor(Bx)). Within
+its slice a lane's documents are permuted. Lanes advance together, so the position of a whole run is one number: tokens
+consumed per lane.
+
+Randomness is the raw 64-bit output of NumPy's Philox, which NumPy keeps stable, unlike the methods of `Generator`; a
+permutation is the stable argsort of raw words (Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..formats.base import IntArray
+
+__all__ = ["Order", "Window", "lane_range", "permutation", "slice_starts"]
+
+# The last word of Philox's counter tells the uses of one (seed, epoch) apart.
+_ROW_GROUPS = 0
+_DOCUMENTS = 1
+
+
+def permutation(count: int, *, seed: int, epoch: int, domain: int, lane: int = 0, window: int = 0) -> IntArray:
+    """A random permutation of ``range(count)``, shape ``(count,)``, int64."""
+    return stable_argsort(_random_words(count, key=[seed, epoch], counter=[0, lane, window, domain]))
+
+
+_bits = threading.local()
+
+
+def _random_words(
+    count: int, *, key: list[int], counter: list[int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """``Philox(key=key, counter=counter).random_raw(count)``.
+
+    Of a generator that each thread keeps and puts in that state: a new one asks the operating system for randomness,
+    which it then does not use, and that takes longer than a slice's permutation.
+    """
+    if not hasattr(_bits, "philox"):
+        _bits.philox = np.random.Philox(0)
+    _bits.philox.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": np.array(counter, np.uint64), "key": np.array(key, np.uint64)},
+        "buffer": np.zeros(4, np.uint64),
+        "buffer_pos": 4,  # nothing is left of the buffer
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    words: np.ndarray[tuple[int, ...], np.dtype[np.uint64]] = _bits.philox.random_raw(count)
+    return words
+
+
+def stable_argsort(words: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]) -> IntArray:
+    """The stable argsort of 64-bit words, shape ``(n,)`` int64.
+
+    NumPy's default sort is several times faster than its stable one and differs from it only in the order of equal
+    words, of which a billion random ones hold hardly any: sort the fast way, and again only where two were equal.
+    """
+    order = np.argsort(words)
+    in_order = words[order]
+    if np.any(in_order[1:] == in_order[:-1]):
+        order = np.argsort(words, kind="stable")
+    return order.astype(np.int64, copy=False)
+
+
+def slice_starts(before: int, after: int, lanes: int, first: int, last: int) -> IntArray:
+    """Where the slices of lanes ``first`` to ``last`` begin in a window that takes a run from C to C' tokens.
+
+    Shape ``(last - first + 1,)``, int64: lane ``first + k`` gets the window's tokens ``[starts[k], starts[k + 1])``.
+    In closed form, with n = q B + r, the sum of (n + j) // B over j < i is i q + max(0, i - (B - r)).
+    """
+    lane = np.arange(first, last + 1, dtype=np.int64)
+
+    def received_by_lanes_below(total: int) -> IntArray:
+        each, over = divmod(total, lanes)
+        return lane * each + np.maximum(0, lane - (lanes - over))
+
+    return received_by_lanes_below(after) - received_by_lanes_below(before)
+
+
+def lane_range(rank: int, world_size: int, lanes: int) -> tuple[int, int]:
+    """The lanes ``[first, last)`` of a rank."""
+    return rank * lanes // world_size, (rank + 1) * lanes // world_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """One window of one epoch.
+
+    Attributes:
+        epoch: the epoch of the run.
+        number: the window's number within the epoch.
+        groups: its row groups in order, shape ``(groups,)``, numbers in the index.
+        offsets: shape ``(groups + 1,)``: ``groups[k]`` holds the window's tokens ``[offsets[k], offsets[k + 1])``.
+        before: tokens of everything before it in the run (C); ``before + offsets[-1]`` is C'.
+    """
+
+    epoch: int
+    number: int
+    groups: IntArray
+    offsets: IntArray
+    before: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the window."""
+        return int(self.offsets[-1])
+
+    def slice_starts(self, lanes: int, first: int, last: int) -> IntArray:
+        """`slice_starts` of this window."""
+        return slice_starts(self.before, self.before + self.tokens, lanes, first, last)
+
+    def lane_begins(self, lanes: int, first: int, last: int) -> IntArray:
+        """What lanes ``first`` to ``last - 1`` have received before this window, shape ``(last - first,)``."""
+        return (self.before + np.arange(first, last, dtype=np.int64)) // lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """The order of a run.
+
+    Attributes:
+        group_tokens: shape ``(row groups,)``, int64: tokens of each row group, EOS included.
+        lanes: B, the global batch in sequences.
+        window: row groups of a window.
+        seed: in [0, 2^64).
+        shuffle: False leaves row groups and documents in storage order.
+        total: T, the tokens of one epoch.
+    """
+
+    group_tokens: IntArray
+    lanes: int
+    window: int
+    seed: int
+    shuffle: bool
+    total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Once: it is asked for several times a batch, and the sum over a million row groups takes 0.3 ms.
+        object.__setattr__(self, "total", int(self.group_tokens.sum()))
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch that a batch at this position (tokens consumed per lane) belongs to: its lane 0's first token's."""
+        return ((position + 1) * self.lanes - 1) // self.total
+
+    def epoch_begin(self, epoch: int) -> int:
+        """The position at which an epoch begins: lane 0's first token of it."""
+        return epoch * self.total // self.lanes
+
+    def batches_of(self, epoch: int, seq_len: int, position: int) -> int:
+        """Batches of an epoch in a run whose batches lie at ``position`` plus multiples of ``seq_len``."""
+        begin, end = self.epoch_begin(epoch), self.epoch_begin(epoch + 1)
+        return (end - position + seq_len - 1) // seq_len - (begin - position + seq_len - 1) // seq_len
+
+    def group_order(self, epoch: int) -> IntArray:
+        """The row groups in the epoch's order, shape ``(row groups,)``."""
+        count = len(self.group_tokens)
+        if not self.shuffle:
+            return np.arange(count, dtype=np.int64)
+        return permutation(count, seed=self.seed, epoch=epoch, domain=_ROW_GROUPS)
+
+    def document_order(self, count: int, *, epoch: int, window: int, lane: int) -> IntArray:
+        """The order of the ``count`` documents of a lane's slice, shape ``(count,)``."""
+        if not self.shuffle:
+            return np.arange(count, dtype=np.int64)
+        return permutation(count, seed=self.seed, epoch=epoch, domain=_DOCUMENTS, lane=lane, window=window)
+
+    def windows(self, position: int, lane: int) -> Iterator[Window]:
+        """The run's windows without end, from the first that holds ``lane``'s token number ``position``."""
+        total = self.total
+        # Lane i has received (C + i) // B tokens at C: its token p comes in the window where C + i reaches (p + 1) B.
+        needed = (position + 1) * self.lanes - lane
+        epoch, within = divmod(needed - 1, total)
+        while True:
+            order = self.group_order(epoch)
+            ends = np.cumsum(self.group_tokens[order])
+            first = int(np.searchsorted(ends, within, side="right")) // self.window
+            for number in range(first, -(-len(order) // self.window)):
+                groups = order[number * self.window : (number + 1) * self.window]
+                before = int(ends[number * self.window - 1]) if number else 0
+                offsets = np.zeros(len(groups) + 1, np.int64)
+                np.cumsum(self.group_tokens[groups], out=offsets[1:])
+                yield Window(epoch=epoch, number=number, groups=groups, offsets=offsets, before=epoch * total + before)
+            epoch += 1
+            within = 0

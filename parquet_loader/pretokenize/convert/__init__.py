@@ -1,0 +1,1 @@
+"""Sets that are tokenized already, to Parquet."""

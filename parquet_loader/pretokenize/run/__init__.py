@@ -1,0 +1,1 @@
+"""Runs: one process, several ranks, Ray."""

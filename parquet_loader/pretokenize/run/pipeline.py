@@ -1,0 +1,164 @@
+"""The whole way: records to batches of text, batches to tokens, tokens to files, and on from where a run was ended.
+
+    begin -> write_parts -> all parts there, journal "removing" -> the old set goes, journal "moving"
+          -> parts and manifest come -> staging goes
+
+While the tokenizer's threads or processes work on the next batches, the main thread writes one, and another reads those
+after. Reading, choosing and writing are one stream, so what comes out does not depend on how many workers encode.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...errors import ConfigError
+from ..options import PretokenizeOptions, PretokenizeWarning
+from ..select.dedup import as_digests
+from ..sources.base import Source
+from ..sources.files import FileSource
+from ..tokenizers.gigatoken import with_engine
+from ..tokenizers.huggingface import Tokenizer, load_tokenizer
+from ..write.folder import OutputFolder
+from ..write.manifest import Manifest
+from ..write.writer import renames
+from .parts import Job, begin, encoding_of, fingerprint_of, manifest_of, open_seen_file, seen_name, write_parts
+from .progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A run that is done.
+
+    Attributes:
+        manifest: what was written.
+        output: where.
+        seconds: from the first look at the input to the manifest.
+        skipped: names of files in input folders that were passed over because of their extension.
+        earlier_bytes: UTF-8 bytes of the documents that an earlier run of the same command had finished.
+    """
+
+    manifest: Manifest
+    output: str
+    seconds: float
+    skipped: tuple[str, ...] = ()
+    earlier_bytes: int = 0
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of all documents."""
+        return self.manifest.text_bytes
+
+    def describe(self) -> str:
+        """One paragraph for people."""
+        documents, tokens, files = self.manifest.documents, self.manifest.tokens, len(self.manifest.files)
+        left_out = self.manifest.skipped
+        done_now = self.text_bytes - self.earlier_bytes
+        text = (
+            f"Wrote {documents:,} documents, {tokens:,} tokens ({self.manifest.encoding.dtype}), "
+            f"in {files:,} {'file' if files == 1 else 'files'} to {self.output}: "
+            f"{self.text_bytes / tokens:.3f} bytes of text per token, {self.text_bytes / 1e6:,.1f} MB "
+            f"in {self.seconds:,.1f} s ({done_now / 1e6 / max(self.seconds, 1e-3):,.1f} MB/s)."
+        )
+        if self.earlier_bytes:
+            text += f" {self.earlier_bytes / 1e6:,.1f} MB of it an earlier run had finished."
+        for number, what in (
+            (left_out.duplicates, "duplicates"),
+            (left_out.empty, "empty texts"),
+            (left_out.bad, "bad records, listed in the manifest"),
+        ):
+            if number:
+                text += f" Left out {number:,} {what}."
+        if self.skipped:
+            text += f" Passed over {len(self.skipped):,} files of other kinds, such as {self.skipped[0]}."
+        return text
+
+
+def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], None] | None = None) -> Summary:
+    """Tokenize text into a set of Parquet files, whole or not at all, and on from where the same run was ended.
+
+    Args:
+        options: what to do.
+        progress: called after every batch, in the calling thread.
+
+    Raises:
+        ConfigError: an option that cannot work, an output that is not empty or of other options, a tokenizer that is
+            not to be had.
+        DataError: an input that does not hold what it should; names the file and the line or row.
+        StorageError: a path that cannot be read or written.
+    """
+    if options.world_size > 1:
+        raise ConfigError(f"pretokenize is for one rank, got world_size {options.world_size}: use pretokenize_rank.")
+    started = time.monotonic()
+    source = options.open_source()
+    output = OutputFolder(options.output, options.storage_options)
+    if isinstance(source, FileSource):
+        output.refuse_inputs(source.files)
+    output.look()
+    # Last, because a Hub name can take long.
+    tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
+    tokenizer = with_engine(tokenizer, options.engine, source)
+    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress)
+    return Summary(
+        manifest=manifest,
+        output=options.output,
+        seconds=time.monotonic() - started,
+        skipped=source.skipped if isinstance(source, FileSource) else (),
+        earlier_bytes=earlier_bytes,
+    )
+
+
+def tokenize_source(
+    source: Source,
+    tokenizer: Tokenizer,
+    output: OutputFolder,
+    options: PretokenizeOptions,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[Manifest, int]:
+    """Tokenize any source with any tokenizer into an output folder.
+
+    Of the options, those that name a source, a tokenizer or an output are not looked at.
+
+    Returns:
+        What was written, and the UTF-8 bytes of those documents in it that an earlier run had finished.
+    """
+    if options.dedup and options.seen_hashes is None:
+        warnings.warn(
+            "--dedup keeps the hashes of texts in memory for this set alone: another run will not know them. "
+            "--seen-hashes PATH --write-seen-hashes keeps them in a file.",
+            PretokenizeWarning,
+            stacklevel=2,
+        )
+    seen_file = open_seen_file(options)
+    seen_before = seen_file.read() if seen_file is not None and seen_file.exists() else as_digests(b"")
+    fingerprint = fingerprint_of(source, tokenizer, options, seen_before)
+    with output.claimed():
+        journal = begin(output, fingerprint, options)
+        if isinstance(journal, Manifest):
+            return journal, journal.text_bytes
+        earlier_bytes = journal.position.text_bytes
+        if journal.phase == "writing":
+            job = Job(
+                source=source,
+                tokenizer=tokenizer,
+                output=output,
+                options=options,
+                seen_before=seen_before,
+                progress=progress,
+            )
+            journal = write_parts(job, journal)
+        manifest = manifest_of(journal, encoding_of(tokenizer, options))
+        if seen_file is not None and options.write_seen_hashes:
+            # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
+            seen_file.extend(as_digests(output.read_staged(seen_name(part))) for part in journal.parts)
+        output.publish(
+            renames(journal.parts, output.staging_name),
+            manifest.to_json(),
+            moving=journal.phase == "moving",
+            on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
+        )
+        output.clear_staging(others=True)
+    return manifest, earlier_bytes

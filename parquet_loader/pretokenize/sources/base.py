@@ -1,0 +1,69 @@
+"""What a source is: records from a cursor on, and a fingerprint.
+
+A cursor is a tuple of integers that only its source understands. Every record carries the one that stands right after
+it, and ``records(cursor)`` goes on there, so a run that was killed needs no more than the cursor of the last document
+that it has kept:
+
+    records()          a (1,)  b (2,)  c (3,)  d (4,)
+    records((2,))                      c (3,)  d (4,)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ...errors import DataError
+
+Cursor: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One document's text.
+
+    Attributes:
+        text: the document.
+        origin: where it was read, for messages: ``file:line``, ``file: row n``, or the file alone.
+        cursor: the position right after it.
+    """
+
+    text: str
+    origin: str
+    cursor: Cursor = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """A record that is not what it should be; whoever reads decides whether that ends the run.
+
+    Attributes:
+        error: what is wrong with it, and where it stands.
+        cursor: the position right after it.
+    """
+
+    error: DataError
+    cursor: Cursor
+
+
+class Source(ABC):
+    """Yields records, the same ones in the same order every time, without holding more than a few of them."""
+
+    @abstractmethod
+    def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
+        """Every record after the cursor, or all of them.
+
+        Raises:
+            DataError: a file that cannot be read on from here at all, as opposed to one bad record in it.
+            StorageError: a path that cannot be read.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, object]:
+        """What the records depend on, as plain JSON values: other values mean other records."""
+
+    def fraction(self, cursor: Cursor) -> float | None:
+        """About how much of the whole lies before the cursor, from 0 to 1, or None where that is not known."""
+        return None

@@ -1,0 +1,109 @@
+"""Records out of a data set of the Hugging Face Hub, streamed by the ``datasets`` package.
+
+``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, tokens and caches are that package's own affair. The cursor is the number of rows
+read; going on skips them, and whole files of them where ``datasets`` can. The revision is made a commit when the
+data set is opened, so that a set that changes on the Hub is noticed and never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ConfigError, DataError, StorageError
+from ..extras import import_extra
+from .base import BadRecord, Cursor, Record, Source
+
+
+def open_hub_dataset(name: str, config: str | None, split: str, revision: str | None) -> tuple[Any, str | None]:
+    """A streaming data set, and the commit that it is of (None for a local folder, and offline).
+
+    Raises:
+        ConfigError: no such data set, configuration or split.
+    """
+    datasets = import_extra("datasets")
+    commit = _commit(name, revision)
+    try:
+        dataset = datasets.load_dataset(name, config, split=split, revision=commit or revision, streaming=True)
+    except Exception as exc:  # offline, no such name and no permission are all different types
+        reason = " ".join(str(exc).split())
+        raise ConfigError(
+            f"--dataset: {name!r} (config {config!r}, split {split!r}) cannot be opened: {reason}. Check the names, "
+            f"the network and HF_ENDPOINT."
+        ) from exc
+    return dataset, commit
+
+
+def _commit(name: str, revision: str | None) -> str | None:
+    hub = import_extra("huggingface_hub")
+    try:
+        sha = hub.HfApi().dataset_info(name, revision=revision).sha
+    except Exception:  # a local folder, or offline: what is wrong with the name, load_dataset says
+        return None
+    return None if sha is None else str(sha)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSource(Source):
+    """The rows of one split, in its own order.
+
+    Attributes:
+        dataset: a ``datasets.IterableDataset``.
+        name: the data set's name.
+        config: its configuration.
+        split: its split.
+        revision: the commit, or None where it is not known.
+        text_column: the column of strings.
+    """
+
+    dataset: Any
+    name: str
+    config: str | None
+    split: str
+    revision: str | None
+    text_column: str = "text"
+
+    def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
+        """Every row's text."""
+        row = cursor[0] if cursor else 0
+        rows = iter(self.dataset.skip(row) if row else self.dataset)
+        while True:
+            try:
+                values = next(rows, None)
+            except Exception as exc:  # datasets and the Hub's client share no base but this
+                raise StorageError(f"cannot read {self.name} after {row:,} rows: {exc or type(exc).__name__}") from exc
+            if values is None:
+                return
+            origin, text = f"{self.name}: row {row}", _value(values, self.text_column)
+            row += 1
+            if isinstance(text, str):
+                yield Record(text=text, origin=origin, cursor=(row,))
+            else:
+                found = f"it is {type(text).__name__}" if text is not _MISSING else f"the row has {', '.join(values)}"
+                problem = f"a string was expected, {found}. Name another column with --text-column."
+                error = DataError(problem, path=origin, column=self.text_column)
+                yield BadRecord(error=error, cursor=(row,))
+
+    def fingerprint(self) -> dict[str, object]:
+        """Names and commit; what a local folder holds is not looked at."""
+        return {
+            "kinds": ["hf"],
+            "dataset": self.name,
+            "config": self.config,
+            "split": self.split,
+            "revision": self.revision,
+            "text_column": self.text_column,
+        }
+
+
+_MISSING = object()
+
+
+def _value(row: dict[str, Any], column: str) -> object:
+    value: object = row
+    for name in [column] if column in row else column.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return _MISSING
+        value = value[name]
+    return value

@@ -1,0 +1,152 @@
+"""Tokenizers without a ``tokenizer.json``: bytes, tiktoken, SentencePiece. None makes a control id of a text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError
+from ..extras import import_extra
+from .base import TokenArray, TokenBatch, TokenizerInfo
+
+_BYTES_EOS = "<eos>"
+
+
+class ByteTokenizer:
+    """The bytes of UTF-8 as ids, and 256 for the end of a document: for tests and demos, and for byte models."""
+
+    def __init__(self, eos_token: str | None = None) -> None:
+        if eos_token not in (None, _BYTES_EOS):
+            raise ConfigError(f"--eos-token {eos_token!r} is no token of 'bytes', which has {_BYTES_EOS!r} alone.")
+        name = hashlib.sha256(b"parquet_loader bytes 1").hexdigest()
+        self.info = TokenizerInfo(name="bytes", sha256=name, vocab_size=257, eos_token=_BYTES_EOS, eos_id=256)
+
+    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        """The texts' bytes."""
+        raw = [text.encode() for text in texts]
+        tokens = np.frombuffer(b"".join(raw), np.uint8).astype(self.info.dtype)
+        return TokenBatch(tokens=tokens, lengths=np.fromiter(map(len, raw), np.int64, len(raw)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; a character that is cut is shown as U+FFFD."""
+        pieces = [bytes([each]) if each < 256 else _BYTES_EOS.encode() for each in ids]
+        return b"".join(pieces).decode(errors="replace")
+
+
+def load_tiktoken(where: str, eos_token: str | None) -> TiktokenTokenizer:
+    """The encoding of that name, ``"tiktoken:NAME"``.
+
+    Raises:
+        ConfigError: no such encoding, or its file cannot be fetched.
+    """
+    module = import_extra("tiktoken", "tiktoken")
+    name = where.removeprefix("tiktoken:")
+    try:
+        encoding = module.get_encoding(name)
+    except Exception as exc:  # an unknown name and a network that fails are all different types
+        reason = " ".join(str(exc).split())
+        raise ConfigError(
+            f"--tokenizer: {where!r} cannot be had ({reason}). tiktoken fetches each encoding once, and knows "
+            f"{', '.join(module.list_encoding_names())}."
+        ) from exc
+    eos = "<|endoftext|>" if eos_token is None else eos_token
+    if eos not in encoding.special_tokens_set:
+        raise ConfigError(
+            f"--eos-token {eos!r} is no token of {where!r}. Its special tokens: "
+            f"{', '.join(sorted(encoding.special_tokens_set))}."
+        )
+    sha256 = hashlib.sha256()
+    for token in range(encoding.n_vocab):
+        try:
+            sha256.update(encoding.decode_single_token_bytes(token) + b"\n")
+        except KeyError:  # ids that stand for nothing
+            sha256.update(b"-\n")
+    info = TokenizerInfo(
+        name=where,
+        sha256=sha256.hexdigest(),
+        vocab_size=encoding.n_vocab,
+        eos_token=eos,
+        eos_id=encoding.encode_single_token(eos),
+    )
+    return TiktokenTokenizer(encoding, info)
+
+
+class TiktokenTokenizer:
+    """An encoding of the ``tiktoken`` package. The text of a special token stays text."""
+
+    def __init__(self, encoding: Any, info: TokenizerInfo) -> None:
+        self.info = info
+        self._encoding = encoding
+
+    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        """The texts' tokens, on as many threads as there are cores; the package releases the GIL."""
+
+        def one(text: str) -> TokenArray:
+            return np.asarray(self._encoding.encode_to_numpy(text, disallowed_special=()), self.info.dtype)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            pieces = list(pool.map(one, texts))
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        return TokenBatch(tokens=np.concatenate([np.zeros(0, self.info.dtype), *pieces]), lengths=lengths)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(self._encoding.decode(list(ids)))
+
+
+def load_sentencepiece(where: str, eos_token: str | None, need_eos: bool) -> SentencePieceTokenizer:
+    """The model in a ``.model`` file.
+
+    Raises:
+        ConfigError: no such file, not a model, or no end-of-document token.
+    """
+    path = Path(where).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"--tokenizer: there is no file {where!r}. Give a SentencePiece model, which ends in .model.")
+    return SentencePieceTokenizer(path.read_bytes(), where, eos_token, need_eos)
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece model. Its control symbols never come out of a text; the normalisation is the model's own."""
+
+    def __init__(self, model: bytes, where: str, eos_token: str | None, need_eos: bool) -> None:
+        module = import_extra("sentencepiece", "sentencepiece")
+        self._arguments = (model, where, eos_token, need_eos)
+        if not model:  # which the package takes, with a message of its own for every call
+            raise ConfigError(f"--tokenizer: {where!r} is empty. Give a SentencePiece model.")
+        try:
+            self._processor = module.SentencePieceProcessor(model_proto=model)
+        except Exception as exc:  # the package raises RuntimeError, and others for other contents
+            raise ConfigError(f"--tokenizer: {where!r} is no SentencePiece model ({exc}).") from exc
+        eos_id = self._processor.eos_id() if eos_token is None else self._processor.piece_to_id(eos_token)
+        known = eos_id >= 0 and (eos_token is None or self._processor.id_to_piece(eos_id) == eos_token)
+        if not known and (need_eos or eos_token is not None):
+            asked = f"has no token {eos_token!r}" if eos_token is not None else "has no end-of-sentence token"
+            raise ConfigError(f"--eos-token: {where!r} {asked}. Name one of its pieces with --eos-token.")
+        self.info = TokenizerInfo(
+            name=where,
+            sha256=hashlib.sha256(model).hexdigest(),
+            vocab_size=self._processor.get_piece_size(),
+            eos_token=self._processor.id_to_piece(eos_id) if known else None,
+            eos_id=eos_id if known else None,
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SentencePieceTokenizer, self._arguments
+
+    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        """The texts' tokens, on the package's own threads."""
+        rows = self._processor.encode(list(texts), out_type=int)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        tokens = np.fromiter((each for row in rows for each in row), self.info.dtype, int(lengths.sum()))
+        return TokenBatch(tokens=tokens, lengths=lengths)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; control symbols have none."""
+        return str(self._processor.decode(list(ids)))

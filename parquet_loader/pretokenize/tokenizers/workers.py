@@ -1,0 +1,218 @@
+"""Batches of texts to batches of tokens, in order, on threads of this process or on processes of their own.
+
+    batches    1 2 3 4 5 ...
+    worker 0   1   3   5          whichever is free takes the next
+    worker 1     2   4
+    results    1 2 3 4 5 ...      given back in order, at most two a worker ahead
+
+A worker is a fresh interpreter that talks through its stdin and stdout. It is not forked, since threads and locks do
+not survive that; and not of `multiprocessing`, whose workers import the user's main module again. It ends when its
+stdin does, so no worker outlives a run, however the run ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import IO, TypeVar, cast
+
+from ...errors import ConfigError, ParquetLoaderError
+from .huggingface import TokenBatch, Tokenizer
+
+Batch = TypeVar("Batch")
+Encode = Callable[[Sequence[str], Sequence[str]], TokenBatch]
+
+_LENGTH = struct.Struct("<Q")
+_SECONDS_TO_END = 10.0
+
+
+class WorkerError(ParquetLoaderError, RuntimeError):
+    """A worker process that ended, or failed in a way that is not the input's."""
+
+
+def encoders(tokenizer: Tokenizer, workers: int) -> AbstractContextManager[list[Encode]]:
+    """What encodes: the tokenizer itself for no workers, or processes with a copy of it each.
+
+    Args:
+        tokenizer: must be picklable where there are workers.
+        workers: processes; 0 for this process, whose tokenizer has threads of its own.
+    """
+    return _processes(tokenizer, workers) if workers else _this_process(tokenizer)
+
+
+@contextmanager
+def _this_process(tokenizer: Tokenizer) -> Iterator[list[Encode]]:
+    yield [tokenizer.encode]
+
+
+@contextmanager
+def _processes(tokenizer: Tokenizer, workers: int) -> Iterator[list[Encode]]:
+    try:
+        pickled = pickle.dumps(tokenizer)
+    except Exception as exc:  # whatever a tokenizer's own code raises
+        raise ConfigError(f"the tokenizer cannot be sent to worker processes ({exc}). Use workers=0.") from exc
+    running: list[_Worker] = []
+    try:
+        running.extend(_Worker(number) for number in range(workers))
+        for worker in running:
+            worker.send(pickled)
+        yield [worker.encode for worker in running]
+    finally:
+        for worker in running:
+            worker.stop()
+
+
+def ahead(batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+    """The batches; the next one is made on a thread of its own while the caller has one."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1, thread_name_prefix="pretokenize-read") as pool:
+        coming: Future[Batch | None] = pool.submit(next, source, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, source, None)
+            yield batch
+
+
+def in_order(
+    batches: Iterable[Batch], encode_with: Callable[[Batch, Encode], TokenBatch], encoders: Sequence[Encode]
+) -> Generator[tuple[Batch, TokenBatch], None, None]:
+    """Each batch with its tokens, in order; the next ones are encoded while the caller has one.
+
+    Args:
+        batches: taken as they are needed, in the calling thread.
+        encode_with: encodes a batch by one of the encoders.
+        encoders: each is used by one thread at a time.
+    """
+    free: queue.SimpleQueue[Encode] = queue.SimpleQueue()
+    for encoder in encoders:
+        free.put(encoder)
+
+    def encode(batch: Batch) -> tuple[Batch, TokenBatch]:
+        encoder = free.get()
+        try:
+            return batch, encode_with(batch, encoder)
+        finally:
+            free.put(encoder)
+
+    most = len(encoders) if len(encoders) == 1 else 2 * len(encoders)
+    ahead: deque[Future[tuple[Batch, TokenBatch]]] = deque()
+    with ThreadPoolExecutor(len(encoders), thread_name_prefix="pretokenize-encode") as pool:
+        try:
+            for batch in batches:
+                ahead.append(pool.submit(encode, batch))
+                if len(ahead) > most:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+class _Worker:
+    """One process, used by one thread at a time."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        # As many processes as asked for, and not that times the cores.
+        environment = os.environ | {
+            "PYTHONPATH": paths,
+            "RAYON_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from parquet_loader.pretokenize.tokenizers.workers import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def send(self, pickled: bytes) -> None:
+        """Write one message."""
+        try:
+            _write(cast("IO[bytes]", self._process.stdin), pickled)
+        except OSError as exc:
+            raise self._ended() from exc
+
+    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        """The texts' tokens, by the process."""
+        self.send(pickle.dumps((list(texts), list(origins)), protocol=pickle.HIGHEST_PROTOCOL))
+        try:
+            answer = _read(cast("IO[bytes]", self._process.stdout))
+        except (OSError, ValueError) as exc:
+            raise self._ended() from exc
+        if answer is None:
+            raise self._ended()
+        result = pickle.loads(answer)
+        if isinstance(result, BaseException):
+            raise result
+        return cast("TokenBatch", result)
+
+    def _ended(self) -> WorkerError:
+        status = self._process.wait()
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        return WorkerError(
+            f"worker process {self._number} ended {how}. If the system ran out of memory, use fewer --workers or a "
+            f"smaller --batch-bytes. The same command goes on from the last finished file."
+        )
+
+    def stop(self) -> None:
+        """End the process; it has nothing to lose."""
+        self._process.kill()
+        self._process.wait(_SECONDS_TO_END)
+        for stream in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                cast("IO[bytes]", stream).close()
+
+
+def _write(stream: IO[bytes], message: bytes) -> None:
+    stream.write(_LENGTH.pack(len(message)))
+    stream.write(message)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    """The next message, or None at the end."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(header)
+    message = stream.read(length)
+    return message if len(message) == length else None
+
+
+def _answer(tokenizer: Tokenizer, request: bytes) -> bytes:
+    try:
+        texts, origins = pickle.loads(request)
+        return pickle.dumps(tokenizer.encode(texts, origins), protocol=pickle.HIGHEST_PROTOCOL)
+    except ParquetLoaderError as exc:
+        return pickle.dumps(exc)
+    except Exception as exc:  # its class may not be known on the other side
+        return pickle.dumps(WorkerError(f"the tokenizer failed: {type(exc).__name__}: {exc}"))
+
+
+def serve() -> None:
+    """A worker's life: a tokenizer, then texts, until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group, and the parent ends the workers
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+    first = _read(requests)
+    if first is None:
+        return
+    tokenizer: Tokenizer = pickle.loads(first)
+    while (request := _read(requests)) is not None:
+        try:
+            _write(answers, _answer(tokenizer, request))
+        except BrokenPipeError:
+            break  # the run has ended

@@ -1,0 +1,1 @@
+"""Tokenized Parquet, so that an interrupted run loses nothing."""

@@ -1,0 +1,350 @@
+"""The output folder: nothing of a set is seen in it before all of the set is there.
+
+Everything is written into a folder ``_staging-run`` inside the output, which readers of Parquet folders pass over
+because of its first letter, beside the journal that lets the same command go on. `OutputFolder.publish` then moves the
+files out, and at no moment shows a mixture:
+
+    1. the old manifest goes     the folder no longer says that it is a whole set
+    2. the old parts go          a reader sees fewer and fewer old files
+    3. the new parts come        a reader sees more and more new files
+    4. the new manifest comes    the folder says that it is a whole set again
+
+Each step can be done twice, so a run that was killed while publishing goes on with publishing.
+
+Why not write each part where it belongs as it gets done: a run that fails after hours would have destroyed the old set
+and left a part of the new one that nothing but the missing manifest tells from a whole one. This way a failure, at any
+time before publishing, leaves the set as it was; the price is room for both sets. A rename is atomic on a disk. An
+object store has no rename, but its copy shows an object whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ...errors import ConfigError, StorageError
+from ...storage.filesystems import (
+    Filesystem,
+    display_name,
+    is_hidden,
+    is_local,
+    open_filesystem,
+    relative_to,
+    replace_file,
+    storage_errors,
+    sync_folder,
+)
+from ..sources.files import InputFile
+from .journal import JOURNAL_NAME, Journal
+from .lock import LOCK_NAME, Claim, claimed
+from .manifest import MANIFEST_NAME, FileEntry, Manifest
+
+_STAGING_PREFIX = "_staging-"
+_STAGING_NAME = f"{_STAGING_PREFIX}run"
+_PART = re.compile(r"part-\d{5,}\.parquet")
+_PARALLEL_REQUESTS = 16  # publishing is one request or two a file, and object stores answer many at once
+
+
+def part_name(number: int, parts: int) -> str:
+    """The final name of a part; the digits are enough for names to sort as numbers.
+
+    >>> part_name(7, 20), part_name(7, 200_000)
+    ('part-00007.parquet', 'part-000007.parquet')
+    """
+    return f"part-{number:0{max(5, len(str(parts - 1)))}d}.parquet"
+
+
+class OutputFolder:
+    """A folder, on any fsspec filesystem, in which one set of files is staged and then published.
+
+    Attributes:
+        filesystem: the fsspec filesystem.
+        name: the folder as it was given, for messages.
+        staging_name: of the folder in it that holds what is staged.
+        found_staging: whether an earlier run had left its staging folder when this one came.
+    """
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, object] | None = None, *, staging: str = _STAGING_NAME
+    ) -> None:
+        self.name = url
+        self.found_staging = False
+        self.filesystem: Filesystem
+        self.filesystem, path = open_filesystem(url, storage_options)
+        self._path = str(path).rstrip("/")
+        self.staging_name = staging
+        self._staging = f"{self._path}/{staging}"
+        self._staging_made = False
+        self._claim: Claim | None = None
+
+    def refuse_inputs(self, inputs: Sequence[InputFile]) -> None:
+        """Make sure that no input lies where the output goes.
+
+        Raises:
+            ConfigError: one does.
+        """
+        for file in inputs:
+            same_kind = type(file.filesystem) is type(self.filesystem)
+            if (
+                same_kind
+                and relative_to(_real(file.filesystem, file.path), _real(self.filesystem, self._path)) is not None
+            ):
+                raise ConfigError(f"--output {self.name!r} holds the input {file.name}. Choose another output folder.")
+
+    def look(self) -> tuple[str, ...]:
+        """What is in the folder, relative to it, but for the files of runs; changes nothing.
+
+        Raises:
+            ConfigError: it is a file, or holds Parquet files that are not a former run's and would be read along with
+                the new ones.
+        """
+        there = self._list()
+        for each in there:
+            if each.lower().endswith(".parquet") and not _is_ours(each) and not is_hidden(each):
+                raise ConfigError(
+                    f"--output {self.name!r} holds {each!r}, which no former run wrote and which would be read along "
+                    f"with the new files. Remove it, or choose another folder."
+                )
+        return tuple(each for each in there if not each.startswith(_STAGING_PREFIX))
+
+    def refuse_other_runs(self, world_size: int, is_own: Callable[[Journal], bool] = lambda _: False) -> None:
+        """Make sure that nothing is staged here by a run of another number of ranks, which this one would remove.
+
+        Args:
+            world_size: of this run.
+            is_own: whether the journal of a run of one rank, or of a last step of several, is one of this run.
+
+        Raises:
+            ConfigError: something is.
+        """
+        own = re.compile(rf"_staging-(rank-\d+|dedup)-of-{world_size}")
+        staged = {each.split("/", 1)[0] for each in self._list() if each.startswith(_STAGING_PREFIX)}
+        others = sorted(each for each in staged - {self.staging_name} if not own.fullmatch(each))
+        if _STAGING_NAME in others:
+            journal = self._journal_of(_STAGING_NAME)
+            if journal is not None and is_own(journal):
+                others.remove(_STAGING_NAME)
+        if others:
+            raise ConfigError(
+                f"--output {self.name!r} holds {others[0]!r}, of a run of another --world-size that is unfinished or "
+                f"under way. Go on with that one, choose another folder, or give --overwrite to drop it."
+            )
+
+    def _list(self) -> list[str]:
+        with storage_errors("list", self.name):
+            self.filesystem.invalidate_cache()
+            if self.filesystem.isfile(self._path):
+                raise ConfigError(f"--output {self.name!r} is a file. Choose a folder.")
+            if not self.filesystem.exists(self._path):
+                return []
+            relative = (relative_to(each, self._path) for each in self.filesystem.find(self._path))
+            return sorted(each for each in relative if each)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other runs out of the folder. At the end, what was staged is gone unless a journal tells how to go on.
+
+        Raises:
+            ConfigError: another run is in the folder.
+        """
+        with storage_errors("look for", self.display(self._staging)):
+            self.filesystem.invalidate_cache()
+            self.found_staging = bool(self.filesystem.exists(self._staging))
+        self._make_staging()
+        with claimed(self.filesystem, self._staging, self.name) as claim:
+            self._claim = claim
+            try:
+                yield
+            except BaseException:
+                # The first error is the one to tell; a storage that failed may well fail again.
+                with suppress(Exception):
+                    self._leave(claim)
+                raise
+            self._leave(claim)
+
+    def _leave(self, claim: Claim) -> None:
+        claim.check()
+        if self.read_journal() is None:
+            self.clear_staging()
+            with storage_errors("remove", self.display(self._staging)):
+                self.filesystem.invalidate_cache()
+                if self.filesystem.exists(self._staging):  # an object store's folder is gone with its last object
+                    self.filesystem.rm(self._staging, recursive=True)
+
+    def _make_staging(self) -> None:
+        with storage_errors("create", self.display(self._staging)):
+            self.filesystem.makedirs(self._staging, exist_ok=True)
+        self._staging_made = True
+
+    def staged_path(self, name: str) -> str:
+        """Where, on the filesystem, a file of that name is to be written."""
+        if not self._staging_made:
+            self._make_staging()
+        return f"{self._staging}/{name}"
+
+    def display(self, path: str) -> str:
+        """A path for messages."""
+        return display_name(self.filesystem, path)
+
+    def read_manifest(self) -> Manifest | None:
+        """The set that is there, or None.
+
+        Raises:
+            DataError: a manifest that cannot be understood.
+        """
+        raw = self._read(f"{self._path}/{MANIFEST_NAME}")
+        return None if raw is None else Manifest.from_json(raw)
+
+    def read_journal(self) -> Journal | None:
+        """What an unfinished run has left, or None.
+
+        Raises:
+            DataError: a journal that cannot be understood.
+        """
+        return self._journal_of(self.staging_name)
+
+    def _journal_of(self, staging: str) -> Journal | None:
+        path = f"{self._path}/{staging}/{JOURNAL_NAME}"
+        raw = self._read(path)
+        return None if raw is None else Journal.from_json(raw, self.display(path))
+
+    def write_journal(self, journal: Journal) -> None:
+        """Commit to what the journal says; what it names has to lie there already."""
+        if self._claim is not None:
+            self._claim.check()
+        sync_folder(self.filesystem, self._staging)
+        self.write_staged(JOURNAL_NAME, journal.to_json().encode())
+
+    def write_staged(self, name: str, content: bytes) -> None:
+        """Write a whole small file beside the parts."""
+        path = self.staged_path(name)
+        with storage_errors("write", self.display(path)):
+            replace_file(self.filesystem, path, content)
+
+    def read_staged(self, name: str) -> bytes:
+        """A file beside the parts.
+
+        Raises:
+            StorageError: it is not there, though the journal says so.
+        """
+        raw = self._read(f"{self._staging}/{name}")
+        if raw is None:
+            raise StorageError(
+                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. Somebody has "
+                f"removed it: start anew with --overwrite."
+            )
+        return raw
+
+    def check_published(self, files: Sequence[FileEntry]) -> None:
+        """Make sure that what the manifest names is there, in its size.
+
+        Raises:
+            StorageError: it is not.
+        """
+        self._check_sizes(self._path, files, "the manifest", "Bring the file back, or start anew with --overwrite.")
+
+    def check_staged(self, parts: Sequence[FileEntry]) -> None:
+        """Make sure that what the journal names is there, in its size.
+
+        Raises:
+            StorageError: it is not.
+        """
+        self._check_sizes(self._staging, parts, "the run's journal", "Start anew with --overwrite.")
+
+    def _check_sizes(self, folder: str, files: Sequence[FileEntry], by: str, remedy: str) -> None:
+        for file in files:
+            path = f"{folder}/{file.name}"
+            with storage_errors("look for", self.display(path)):
+                size = self.filesystem.size(path) if self.filesystem.exists(path) else None
+            if size != file.size_bytes:
+                there = "is not there" if size is None else f"has {size:,} bytes"
+                raise StorageError(f"{self.display(path)} {there}, and {by} says {file.size_bytes:,} bytes. {remedy}")
+
+    def _read(self, path: str) -> bytes | None:
+        with storage_errors("read", self.display(path)):
+            self.filesystem.invalidate_cache()
+            try:
+                return bytes(self.filesystem.cat_file(path))
+            except FileNotFoundError:
+                return None
+
+    def publish(
+        self,
+        parts: Iterable[tuple[str, str]],
+        manifest_json: str,
+        *,
+        moving: bool = False,
+        on_moving: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Replace what is in the folder by the staged parts, and say that it is whole.
+
+        Args:
+            parts: of each file where in the folder it is staged, and its final name.
+            manifest_json: the manifest's text.
+            moving: whether an earlier attempt came to moving, so that what lies there is new.
+            on_moving: called when the old set is gone, before anything new comes.
+        """
+        self.write_staged(MANIFEST_NAME, manifest_json.encode())
+        if not moving:
+            old = [each for each in self._list() if _is_of_a_set(each)]
+            self._each(self._remove, [each for each in old if each == MANIFEST_NAME])
+            self._each(self._remove, [each for each in old if each != MANIFEST_NAME])
+            on_moving()
+        self._each(self._move, list(parts))
+        sync_folder(self.filesystem, self._path)
+        self._move((f"{self.staging_name}/{MANIFEST_NAME}", MANIFEST_NAME))
+        sync_folder(self.filesystem, self._path)
+
+    def _each(self, action: Callable[[Any], None], arguments: Sequence[Any]) -> None:
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            for _ in pool.map(action, arguments):
+                pass
+
+    def _remove(self, name: str) -> None:
+        path = f"{self._path}/{name}"
+        with storage_errors("remove", self.display(path)):
+            self.filesystem.rm_file(path)
+
+    def _move(self, names: tuple[str, str]) -> None:
+        staged, final = f"{self._path}/{names[0]}", f"{self._path}/{names[1]}"
+        with storage_errors("create", self.display(final)):
+            if not self.filesystem.exists(staged) and self.filesystem.exists(final):
+                return  # an earlier attempt has moved it
+            self.filesystem.mv(staged, final)
+
+    def clear_staging(self, *, others: bool = False) -> None:
+        """Remove all that is staged, the journal first.
+
+        Args:
+            others: also what other runs have left in the folder.
+        """
+        prefix = f"{self._path}/{_STAGING_PREFIX}" if others else f"{self._staging}/"
+        with storage_errors("remove", self.display(self._staging)):
+            journal = f"{self._staging}/{JOURNAL_NAME}"
+            self.filesystem.invalidate_cache()
+            if self.filesystem.exists(journal):
+                self.filesystem.rm_file(journal)
+            kept = f"{self._staging}/{LOCK_NAME}"
+            for path in self.filesystem.find(self._path):
+                if path.startswith(prefix) and path != kept:
+                    self.filesystem.rm_file(path)
+            for folder in self.filesystem.ls(self._path, detail=False) if others else ():
+                # Object stores have no empty folders, disks and memory do.
+                if folder.startswith(prefix) and folder != self._staging and self.filesystem.isdir(folder):
+                    self.filesystem.rm(folder, recursive=True)
+
+
+def _real(filesystem: Filesystem, path: str) -> str:
+    return os.path.realpath(path) if is_local(filesystem) else path
+
+
+def _is_of_a_set(relative: str) -> bool:
+    return relative == MANIFEST_NAME or _PART.fullmatch(relative) is not None
+
+
+def _is_ours(relative: str) -> bool:
+    return _is_of_a_set(relative) or relative.startswith(_STAGING_PREFIX)

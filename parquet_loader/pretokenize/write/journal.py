@@ -1,0 +1,116 @@
+"""What a run has finished, in one small file beside its parts, so that the same command can go on.
+
+    part 0 closed   part 1 closed          killed
+    journal: 1      journal: 2 parts       (part 2 is begun anew, from the position after part 1)
+
+The journal is replaced as a whole each time, after the part that it names lies whole on the disk: it never names what
+is not there. What is there and not named, a half-written part, is written anew. The hashes of a part's documents lie
+in a file beside the part, named by the journal in the same moment, so what has been seen is always what has been
+written.
+
+Its phases::
+
+    writing      parts are being added
+    removing     all parts are there; an old set's files are being removed
+    moving       parts, then the manifest, are being moved to where they belong
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ...errors import DataError
+from ..sources.base import Cursor
+from .manifest import BadEntry, FileEntry, Skipped
+
+JOURNAL_NAME = "journal.json"
+JOURNAL_VERSION = 1
+
+Phase = Literal["writing", "removing", "moving"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a run has come: right after a document that was written.
+
+    Attributes:
+        cursor: the source's, or None at the start.
+        documents: written so far.
+        text_bytes: of those documents, in UTF-8.
+        skipped: what was not written before this position.
+    """
+
+    cursor: Cursor | None = None
+    documents: int = 0
+    text_bytes: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """All that a run needs to go on.
+
+    Attributes:
+        fingerprint: what the result depends on.
+        phase: see above.
+        parts: what is finished, under its staged names, in order.
+        position: where the next part begins.
+        bad_records: those before the position that are listed.
+    """
+
+    fingerprint: Mapping[str, Any]
+    phase: Phase = "writing"
+    parts: tuple[FileEntry, ...] = ()
+    position: Position = field(default_factory=Position)
+    bad_records: tuple[BadEntry, ...] = ()
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return json.dumps({"version": JOURNAL_VERSION} | asdict(self), ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str | bytes, name: str) -> Journal:
+        """The inverse of `to_json`.
+
+        Raises:
+            DataError: something else, or a journal of another version.
+        """
+        try:
+            values = json.loads(text)
+            if values.pop("version") != JOURNAL_VERSION:
+                raise DataError("written by another version of the library. Start anew with --overwrite.", path=name)
+            at = values.pop("position")
+            cursor, skipped = at.pop("cursor"), Skipped(**at.pop("skipped"))
+            return Journal(
+                parts=tuple(FileEntry(**entry) for entry in values.pop("parts")),
+                bad_records=tuple(BadEntry(**entry) for entry in values.pop("bad_records")),
+                position=Position(cursor=None if cursor is None else tuple(cursor), skipped=skipped, **at),
+                **values,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise DataError(f"not a run's journal ({exc!r}). Start anew with --overwrite.", path=name) from exc
+
+
+def differences(was: object, now: object, where: str = "") -> list[str]:
+    """In which places two fingerprints differ, each as ``place: was 1, is 2``.
+
+    >>> differences({"a": {"b": 1}, "c": [1, 2]}, {"a": {"b": 2}, "c": [1]})
+    ['a.b: was 1, is 2', 'c: was of 2, is of 1 entries']
+    """
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        keys = [*was, *(key for key in now if key not in was)]
+        return [
+            each
+            for key in keys
+            for each in differences(was.get(key), now.get(key), f"{where}.{key}" if where else str(key))
+        ]
+    if isinstance(was, (list, tuple)) and isinstance(now, (list, tuple)):
+        if len(was) != len(now):
+            return [f"{where}: was of {len(was)}, is of {len(now)} entries"]
+        return [
+            each for at, pair in enumerate(zip(was, now, strict=True)) for each in differences(*pair, f"{where}[{at}]")
+        ]
+    return [] if was == now else [f"{where}: was {was!r}, is {now!r}"]

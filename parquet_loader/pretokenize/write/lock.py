@@ -1,0 +1,92 @@
+"""One run at a time in a folder.
+
+On a disk it is a lock of the operating system on a file, which ends with the process however that ends: whoever comes
+second is refused, and whoever comes after a SIGKILL is not. An object store has no such lock; there the last to come
+leaves its name, and the one before finds another's name when it next wants to write its journal, and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...errors import ConfigError, StorageError
+from ...storage.filesystems import Filesystem, is_local, storage_errors
+
+try:
+    import fcntl
+except ImportError:  # Windows: names, as on an object store
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_NAME = "lock"
+
+
+class Claim:
+    """The right to write into a folder."""
+
+    def __init__(self, filesystem: Filesystem, path: str, name: str, token: bytes | None) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._name = name
+        self._token = token
+
+    def check(self) -> None:
+        """Refuse to go on where another run has taken the folder over.
+
+        Raises:
+            StorageError: it has.
+        """
+        if self._token is None:
+            return
+        with storage_errors("read", self._path):
+            try:
+                there = bytes(self._filesystem.cat_file(self._path))
+            except FileNotFoundError:
+                there = b""
+        if there != self._token:
+            raise StorageError(f"another run has taken over --output {self._name!r}: this one ends here.")
+
+
+@contextmanager
+def claimed(filesystem: Filesystem, folder: str, name: str) -> Iterator[Claim]:
+    """Hold a folder that exists, for the length of a block.
+
+    Raises:
+        ConfigError: another process of this machine, or of one that shares the disk, holds it.
+    """
+    path = f"{folder}/{LOCK_NAME}"
+    if not is_local(filesystem) or fcntl is None:
+        token = secrets.token_hex(8).encode()
+        with storage_errors("write", path):
+            filesystem.pipe_file(path, token)
+        yield Claim(filesystem, path, name, token)
+        return
+    descriptor = _locked(path, name)
+    try:
+        yield Claim(filesystem, path, name, None)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(path: str, name: str) -> int:
+    while True:
+        with storage_errors("create", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A run that ended in between has removed the file, and a lock on a removed file is no lock.
+            if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                return descriptor
+        except BlockingIOError as exc:
+            os.close(descriptor)
+            raise ConfigError(
+                f"--output {name!r} is being written by another run. Wait for it, end it, or choose another folder."
+            ) from exc
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            os.close(descriptor)
+            raise StorageError(f"cannot lock {path}: {exc}") from exc
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""A set read again: every page's checksum, every count, every id, and a few documents as text to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...errors import DataError, PathNotFoundError
+from ...storage.filesystems import display_name, open_filesystem, storage_errors
+from ..tokenizers.huggingface import Tokenizer
+from .manifest import MANIFEST_NAME, FileEntry, Manifest
+
+SAMPLES = 3
+_SHOWN_TOKENS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """A set that was read again and is what its manifest says.
+
+    Attributes:
+        manifest: of the set.
+        samples: of some documents the place, and the text of the first tokens.
+    """
+
+    manifest: Manifest
+    samples: tuple[tuple[str, str], ...]
+
+    def describe(self) -> str:
+        """A paragraph for people."""
+        manifest = self.manifest
+        lines = [
+            f"Verified {manifest.documents:,} documents, {manifest.tokens:,} tokens in {len(manifest.files):,} files: "
+            f"checksums, counts and ids are right. Some documents:"
+        ]
+        return "\n".join(lines + [f"  {where}: {text!r}" for where, text in self.samples])
+
+
+def verify_set(
+    folder: str, tokenizer: Tokenizer, *, storage_options: Mapping[str, object] | None = None
+) -> Verification:
+    """Read a whole set and compare it with its manifest.
+
+    Args:
+        folder: that holds the set.
+        tokenizer: turns a few documents back into text.
+        storage_options: handed to fsspec for a URL.
+
+    Raises:
+        PathNotFoundError: there is no whole set.
+        DataError: something is not what it should be; names file and row group.
+    """
+    filesystem, path = open_filesystem(folder, storage_options)
+    path = str(path).rstrip("/")
+    with storage_errors("read", f"{folder}/{MANIFEST_NAME}"):
+        manifest = Manifest.from_json(filesystem.cat_file(f"{path}/{MANIFEST_NAME}"))
+        there = {str(each).rsplit("/", 1)[1] for each in filesystem.glob(f"{path}/part-*.parquet")}
+    missing = sorted({entry.name for entry in manifest.files} ^ there)
+    if missing:
+        raise PathNotFoundError(
+            f"{folder} and its manifest do not agree about {len(missing)} files, such as {missing[0]!r}. "
+            f"Without them the set is not whole."
+        )
+    if manifest.encoding.tokenizer.sha256 != tokenizer.info.sha256:
+        raise DataError(
+            f"the set was written with the tokenizer {manifest.encoding.tokenizer.name!r}, which has another content "
+            f"than {tokenizer.info.name!r}.",
+            path=f"{folder}/{MANIFEST_NAME}",
+        )
+    wanted = np.linspace(0, manifest.documents - 1, min(SAMPLES, manifest.documents)).astype(int).tolist()
+    samples: list[tuple[str, str]] = []
+    before = 0
+    for entry in manifest.files:
+        file = f"{path}/{entry.name}"
+        name = display_name(filesystem, file)
+        here = [at - before for at in wanted if before <= at < before + entry.documents]
+        with storage_errors("read", name), filesystem.open(file, "rb") as stream:
+            for row, ids in _verify_file(
+                # No thread of pyarrow's may be left in a Python file when the interpreter ends.
+                pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False),
+                entry,
+                manifest,
+                name,
+                here,
+            ):
+                samples.append((f"{entry.name}, row {row}", tokenizer.decode(ids)))
+        before += entry.documents
+    return Verification(manifest=manifest, samples=tuple(samples))
+
+
+def _verify_file(
+    parquet: pq.ParquetFile, entry: FileEntry, manifest: Manifest, name: str, rows: list[int]
+) -> list[tuple[int, list[int]]]:
+    """Check one file; returns the first ids of the rows that were asked for."""
+    documents, tokens, found = 0, 0, []
+    for group in range(parquet.num_row_groups):
+        try:
+            column = parquet.read_row_group(group, use_threads=False).column(manifest.encoding.column).combine_chunks()
+        except (pa.ArrowException, OSError) as exc:
+            raise DataError(f"cannot be read: {exc}", path=name, row_group=group) from exc
+        largest = pc.max(column.values).as_py() if len(column.values) else 0
+        if largest >= manifest.encoding.tokenizer.vocab_size:
+            raise DataError(
+                f"the id {largest:,} is not below the vocabulary's {manifest.encoding.tokenizer.vocab_size:,}.",
+                path=name,
+                row_group=group,
+            )
+        found += [
+            (row, column[row - documents].values[:_SHOWN_TOKENS].to_pylist())
+            for row in rows
+            if documents <= row < documents + len(column)
+        ]
+        documents += len(column)
+        tokens += len(column.values)
+    if (documents, tokens, parquet.num_row_groups) != (entry.documents, entry.tokens, entry.row_groups):
+        raise DataError(
+            f"{documents:,} documents, {tokens:,} tokens and {parquet.num_row_groups:,} row groups, where the manifest "
+            f"says {entry.documents:,}, {entry.tokens:,} and {entry.row_groups:,}.",
+            path=name,
+        )
+    return found

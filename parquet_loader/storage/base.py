@@ -1,0 +1,174 @@
+"""Where the files lie: list them, and read a byte range of one, nothing else.
+
+A source is a folder, a file, a glob, or a list of them, local or on any fsspec filesystem. Its *root* is the deepest
+folder that all of it lies under; a file is known by its path relative to that root, so that a dataset may move.
+
+    source                             root            files
+    /data/set                          /data/set       a.parquet, en/b.parquet
+    /data/set/a.parquet                /data/set       a.parquet
+    s3://bucket/set/lang=*/            bucket/set      lang=en/b.parquet, ...
+    [/data/x, /data/y/b.parquet]       /data           x/a.parquet, y/b.parquet
+
+Folders and globs give ``*.parquet`` at any depth, passing over every file and folder whose name starts with ``_`` or
+``.`` (temporaries, ``_SUCCESS``, checksums). A file named outright is taken as it is. Links are followed as though
+what they point to lay in their place, except a link back to a folder that it lies in. In a glob ``*``, ``?`` and
+``[...]`` match within a name, and ``**`` stands for any number of folders; a path that exists is never taken for a
+glob, so that a folder may be called ``a[1]``.
+
+Every read names the size and version (modification time, ETag) that the file had when it was listed, and fails where
+they are others afterwards: tokens of a replaced file are never read in silence. Looking after the read and not before
+it leaves no moment in which a replacement could slip through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
+
+__all__ = ["WILDCARD", "Entry", "FileInfo", "Listing", "Storage", "changed_error", "common_base", "entry_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file as it was listed.
+
+    Attributes:
+        path: POSIX path relative to the storage's root.
+        size: bytes.
+        version: changes whenever the content does, as far as the filesystem tells: an ETag or a modification time.
+    """
+
+    path: str
+    size: int
+    version: str
+
+
+class Storage(Protocol):
+    """The files of one source. Safe to use from many threads, and after a fork."""
+
+    @property
+    def root(self) -> str:
+        """The root, for people to read: it holds no secrets."""
+
+    @property
+    def identity(self) -> str:
+        """What tells this source from others, the same for ever: its paths, without secrets."""
+
+    def list_files(self) -> list[FileInfo]:
+        """Every file of the source, sorted by path; never an empty list.
+
+        Raises:
+            PathNotFoundError: there is no such path, or no Parquet file in it.
+            StorageError: it cannot be listed.
+        """
+
+    @property
+    def retries(self) -> int:
+        """How many times a request has been tried again after a passing fault."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a read waits for a network: many are then worth making at once."""
+
+    def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
+        """``length`` bytes from byte ``start`` of ``file``, all of them.
+
+        Args:
+            file: as it was listed.
+            start, length: the range.
+            stop: when it is set, waiting for a network ends as soon as it can.
+
+        Raises:
+            FileChangedError: the file is gone, or its size or version is not ``file``'s.
+            StorageError: it cannot be read.
+            LoaderClosedError: ``stop`` was set.
+        """
+
+
+WILDCARD = re.compile(r"[*?[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a source.
+
+    Attributes:
+        path: without a final slash.
+        base: the deepest folder without a wildcard, with its final slash: ``/data/`` of ``/data/part-*/x``.
+    """
+
+    path: str
+    base: str
+    kind: Literal["file", "folder", "glob"]
+
+
+def entry_of(path: str, kind: Literal["file", "folder", "glob"]) -> Entry:
+    """The entry of a path without a final slash."""
+    if kind == "folder":
+        return Entry(path, path.rstrip("/") + "/" if path else "", kind)
+    wildcard = WILDCARD.search(path) if kind == "glob" else None
+    return Entry(path, path[: path.rfind("/", 0, wildcard.start() if wildcard else None) + 1], kind)
+
+
+def common_base(bases: Iterable[str]) -> str:
+    """The deepest folder that all of these lie in: ``/data/`` of ``/data/x/`` and ``/data/y/z/``."""
+    split = [base.split("/")[:-1] for base in bases]
+    common = 0
+    while all(len(parts) > common and parts[common] == split[0][common] for parts in split):
+        common += 1
+    return "".join(part + "/" for part in split[0][:common])
+
+
+def _is_data(inside: str) -> bool:
+    """Whether a path below a folder is one of its data files."""
+    return inside.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in inside.split("/"))
+
+
+class Listing:
+    """Collects a source's files under its root; says clearly when there is nothing, or a file is named twice."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._files: dict[str, FileInfo] = {}
+        self._passed_over: list[str] = []
+
+    def wants(self, path: str, entry: Entry) -> bool:
+        """Whether a path that an entry leads to is a data file of it."""
+        wanted = entry.kind == "file" or (path.startswith(entry.base) and _is_data(path[len(entry.base) :]))
+        if not wanted:
+            self._passed_over.append(path.rsplit("/", 1)[-1])
+        return wanted
+
+    def add(self, path: str, size: int, version: str) -> None:
+        """Take a file."""
+        relative = path[len(self._root) :]
+        if relative in self._files:
+            raise ConfigError(f"{path} is named twice by the list of paths; each file may come once")
+        try:
+            relative.encode()
+        except UnicodeEncodeError:
+            raise StorageError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
+        self._files[relative] = FileInfo(path=relative, size=size, version=version)
+
+    def result(self, shown: str) -> list[FileInfo]:
+        """All files by path, of a source that is shown as ``shown``."""
+        if not self._files:
+            seen = ", ".join(sorted(self._passed_over)[:5])
+            raise PathNotFoundError(
+                f"{shown} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
+                f"with _ or .; " + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
+            )
+        return [self._files[path] for path in sorted(self._files)]
+
+
+def changed_error(path: str, now: str) -> FileChangedError:
+    """The error for a file that is not as it was listed, and what it is now."""
+    return FileChangedError(
+        f"{path} is not the file that was indexed: {now}; put the old file back, or start a new run on the new data"
+    )

@@ -1,0 +1,107 @@
+"""fsspec at arm's length: a URL becomes a filesystem and a path, and its errors become ours, once, here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from ..errors import ConfigError, ParquetLoaderError, PathNotFoundError, StorageError
+
+Filesystem = Any  # fsspec ships no type information; this name says what is meant
+
+
+def open_filesystem(url: str, storage_options: Mapping[str, object] | None = None) -> tuple[Filesystem, str]:
+    """The filesystem of a URL or local path, and the path within it.
+
+    Args:
+        url: a local path or any URL that fsspec knows, such as ``s3://bucket/folder``.
+        storage_options: handed to the filesystem of a URL; a local path has no use for them.
+
+    Raises:
+        ConfigError: a protocol that is unknown, or whose package is not installed.
+    """
+    options = dict(storage_options or {}) if "://" in url else {}
+    try:
+        filesystem, path = fsspec.url_to_fs(url, **options)
+    except (ImportError, ValueError, TypeError) as exc:
+        raise ConfigError(
+            f"{url!r} is no path that can be opened: {exc}. Give a local path or a URL of a protocol that is installed."
+        ) from exc
+    return filesystem, path
+
+
+def is_local(filesystem: Filesystem) -> bool:
+    """Whether the filesystem is this machine's own."""
+    return isinstance(filesystem, LocalFileSystem)
+
+
+def display_name(filesystem: Filesystem, path: str) -> str:
+    """The path as people write it: with its protocol unless it is local."""
+    return path if is_local(filesystem) else str(filesystem.unstrip_protocol(path))
+
+
+def is_hidden(relative_path: str) -> bool:
+    """Whether a folder listing passes over the path: any part of it starts with ``_`` or ``.``.
+
+    >>> is_hidden("a/_staging/part.parquet"), is_hidden("a/b.txt")
+    (True, False)
+    """
+    return any(part.startswith(("_", ".")) for part in relative_path.split("/"))
+
+
+def relative_to(path: str, folder: str) -> str | None:
+    """The path below the folder, ``""`` for the folder itself, None for a path elsewhere.
+
+    >>> relative_to("/a/b/c", "/a"), relative_to("/a", "/a/"), relative_to("/ab", "/a")
+    ('b/c', '', None)
+    """
+    folder = folder.rstrip("/")
+    if path.rstrip("/") == folder:
+        return ""
+    return path[len(folder) + 1 :] if path.startswith(folder + "/") else None
+
+
+def replace_file(filesystem: Filesystem, path: str, content: bytes) -> None:
+    """Write a file so that whoever looks, now or after a power cut, sees the old content or the new, and no mixture."""
+    if not is_local(filesystem):
+        filesystem.pipe_file(path, content)  # an object appears whole or not at all
+        return
+    temporary = f"{path}.new"
+    with open(temporary, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+    sync_folder(filesystem, os.path.dirname(path))
+
+
+def sync_folder(filesystem: Filesystem, path: str) -> None:
+    """Make the names in a local folder survive a power cut; elsewhere there is nothing to do."""
+    if not is_local(filesystem) or os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def storage_errors(action: str, name: str) -> Iterator[None]:
+    """Turn whatever a filesystem raises into a StorageError that says what was being done to which path.
+
+    Object stores raise through their clients types that share no base but Exception.
+    """
+    try:
+        yield
+    except (ParquetLoaderError, MemoryError):
+        raise
+    except FileNotFoundError as exc:
+        raise PathNotFoundError(f"cannot {action} {name}: there is nothing at that path") from exc
+    except Exception as exc:
+        raise StorageError(f"cannot {action} {name}: {exc or type(exc).__name__}") from exc

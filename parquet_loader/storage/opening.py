@@ -1,0 +1,68 @@
+"""The storage of a source: local paths to `local`, every other URL to `remote`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .base import FileInfo, Storage
+from .local import LocalStorage
+from .remote import FsspecStorage
+from .retry import RETRY_SECONDS
+
+__all__ = ["FileInfo", "FsspecStorage", "LocalStorage", "Source", "Storage", "open_storage"]
+
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def open_storage(
+    source: Source, storage_options: Mapping[str, Any] | None = None, *, retry_seconds: float = RETRY_SECONDS
+) -> Storage:
+    """The storage of a source.
+
+    Args:
+        source: a path, URL or glob, or several.
+        storage_options: passed on to the fsspec filesystem; not for local paths.
+        retry_seconds: how long a request over the network is tried again once it has failed.
+
+    Raises:
+        ConfigError: an empty list, what is no path, or entries on different filesystems.
+        PathNotFoundError: an entry that is no glob does not exist.
+        StorageError: an entry cannot be looked at.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        entries: list[str | os.PathLike[str]] = [source]
+    elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
+        entries = list(source)
+    else:
+        raise ConfigError(f"{source!r} is no path; give a folder, a file, a glob or a URL, or a list of them")
+    if not entries:
+        raise ConfigError("the list of paths is empty; name at least one folder, file or glob")
+    for entry in entries:
+        if not isinstance(entry, (str, os.PathLike)) or not os.fspath(entry):
+            raise ConfigError(f"{entry!r} is no path; give a folder, a file, a glob or a URL")
+    urls = [os.fsdecode(entry) for entry in entries]
+    local = [path for url in urls if (path := _local_path(url)) is not None]
+    if len(local) == len(urls):
+        if storage_options:
+            raise ConfigError(f"storage_options {sorted(storage_options)} do not apply to local paths; leave them out")
+        return LocalStorage(local)
+    if local:
+        raise ConfigError(f"{local[0]} is a local path and others are URLs; give each its own loader")
+    return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds)
+
+
+def _local_path(url: str) -> str | None:
+    """The absolute local path of a plain path or file URL, without a final slash; None for any other URL."""
+    if url.startswith(("file://", "local://")):
+        url = url.split("://", 1)[1]  # taken literally, as fsspec does: %20 is no space
+    elif "://" in url or ("::" in url and not os.path.exists(url)):
+        return None
+    path = os.path.join(os.getcwd(), os.path.expanduser(url))
+    parts = path.split("/")
+    if ".." in parts:  # resolved through links, as the operating system does
+        last = len(parts) - parts[::-1].index("..")
+        path = "/".join([os.path.realpath("/".join(parts[:last])), *parts[last:]])
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))

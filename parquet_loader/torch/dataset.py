@@ -1,0 +1,460 @@
+"""`TokenDataset`: a `ParquetLoader` as a PyTorch dataset.
+
+>>> from torch.utils.data import DataLoader  # doctest: +SKIP
+>>> dataset = TokenDataset("data", seq_len=2048, lanes=512, overlap=1)  # doctest: +SKIP
+>>> for batch in DataLoader(dataset, batch_size=None): ...  # doctest: +SKIP
+
+Processes share out the lanes, so that nothing is read twice. Worker w of n on rank r of R is rank r*n + w of R*n:
+
+    lanes 0-7         rank 0 of 2                       rank 1 of 2
+    num_workers 0     0 1 2 3                           4 5 6 7
+    num_workers 2     worker 0: 0 1   worker 1: 2 3     worker 0: 4 5   worker 1: 6 7
+
+The loader reads and decodes on threads of its own, ahead of the training loop: ``num_workers=0`` is the usual choice,
+and the only one where the dataset itself always knows how far training has come. One worker is for a training loop that
+keeps its process busy in Python: then rows, boundaries and tensors are made in the other process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ..batch import Batch
+from ..documents import mask_first_labels, mask_padding
+from ..errors import ConfigError, LoaderClosedError
+from ..loader import ParquetLoader
+from ..options import boolean
+from ..storage.opening import Source
+from .devices import data_parallel_place, prefetch_to_device
+from .distributed import shared_index
+from .torchdata import run_state
+from .workers import Handover, taken_error
+
+__all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device", "shared_index"]
+
+_BOUNDARIES = ("position_ids", "document_ids", "cu_seqlens")
+# What accelerate, or transformers, puts around a DataLoader or its dataset; both call `set_epoch` at the beginning.
+_RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")
+
+
+class TokenDataset(IterableDataset[dict[str, Any]]):
+    """Batches of a `ParquetLoader` as dicts of tensors, for ``DataLoader(dataset, batch_size=None)``.
+
+    A batch, where this rank has ``rows = lanes // world_size`` lanes:
+
+    ================ ================================================================================================
+    ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
+    ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
+                     compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
+                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with
+    ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
+    ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
+                     row begins, and rising by one
+    ``document_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``: equal for tokens of one document in one
+                     row, counted from 0 over the batch
+    ``cu_seqlens``   if among `boundaries`: int32, shape ``(documents + 1,)``: where they begin in the flattened
+                     inputs, and their end, as FlashAttention takes them for variable lengths; and with it
+    ``max_seqlen``   an int, the tokens of the longest
+    ``state``        with ``with_state=True``: the position after this batch, for `load_state_dict`
+    ``weight``       with ``uneven=True``: a float, see `Batch.weight`
+    ================ ================================================================================================
+
+    Boundaries come from the documents in the files and not from EOS ids; see `parquet_loader.documents`.
+
+    One iteration gives the rest of the current epoch, the next one goes on with the next. Every iteration is an
+    iterator of its own, but all move this one dataset.
+
+    **DataLoader workers** each read their own lanes: a step of the run comes as n batches of ``rows / n`` rows, from
+    worker 0 to worker n - 1. The position is theirs then, until their epoch has ended: iterate again and as many
+    workers, the same ones or new ones, go on with the next. Ask for it before and an error is raised, since this
+    process could only tell the old one: use ``with_state=True`` for checkpoints. The state of worker n - 1 is the one
+    after the step, the others hold the one before it: whoever stops within a step repeats it up to there, and loses
+    nothing.
+
+    Who breaks off an iteration must give the last batch's ``state`` to `load_state_dict`, here or of a new dataset,
+    before iterating again: what workers have read ahead is dropped by PyTorch, and they cannot know how much of it that
+    was. Otherwise an error is raised; but for one case that nobody can notice, a loop that is broken off in the last
+    ``num_workers * prefetch_factor`` batches of an epoch, when all workers have come to its end.
+
+    Args:
+        source: as for `ParquetLoader`, and so is every argument that is not here.
+        seq_len, lanes, overlap: as for `ParquetLoader`.
+        rank, world_size: both or neither. Where they are not given they are those of the default process group of
+            torch.distributed, or 0 and 1 if there is none, when the first iteration begins or `checkpoint` is first
+            called; make the process group before that. A pickled copy has those of the process that pickled it.
+        labels: False leaves ``labels`` out.
+        tokens: True gives rows as they are, and neither ``input_ids`` nor ``labels``.
+        dtype: of all tensors but ``cu_seqlens``: ``"int64"``, which losses want, or ``"int32"``, which is half as much
+            to transfer.
+        boundaries: any of ``"position_ids"``, ``"document_ids"`` and ``"cu_seqlens"``.
+        mask_first_labels: True makes the label of each document's first token -100, so that no loss is taken of
+            predicting it from the document before.
+        with_state: put the ``state`` into every batch.
+        options: the other arguments of `ParquetLoader`. The loader is made when it is first needed, and looks at their
+            values then.
+
+    Raises:
+        ConfigError: rank without world_size, or the other way round; an option that does not exist.
+        TypeError: an argument that `ParquetLoader` does not have.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seq_len: int,
+        lanes: int,
+        overlap: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        labels: bool = True,
+        tokens: bool = False,
+        dtype: str | torch.dtype = "int64",
+        boundaries: Collection[str] = (),
+        mask_first_labels: bool = False,
+        with_state: bool = False,
+        **options: Any,
+    ) -> None:
+        self._arguments = {"source": source, "seq_len": seq_len, "lanes": lanes, "overlap": overlap, **options}
+        inspect.signature(ParquetLoader).bind(**self._arguments)
+        if (rank is None) != (world_size is None):
+            raise ConfigError(f"give both rank and world_size or neither, not rank={rank} and world_size={world_size}")
+        self._place = None if rank is None or world_size is None else (rank, world_size)
+        self._labels = boolean("labels", labels)
+        self._tokens = boolean("tokens", tokens)
+        self._dtype = _tensor_dtype(dtype)
+        self._boundaries = _checked_boundaries(boundaries)
+        self._mask_first_labels = boolean("mask_first_labels", mask_first_labels)
+        if mask_first_labels and (tokens or not labels):
+            raise ConfigError("mask_first_labels=True needs labels, and labels=False or tokens=True leaves them out")
+        self._with_state = boolean("with_state", with_state)
+        self._state: dict[str, Any] | None = None  # where a loader that is yet to be made begins
+        self._loader: ParquetLoader | None = None
+        self._loader_place: tuple[int, int] | None = None
+        self._closed = False
+        self._handover = Handover()
+        self._placed = False  # whether this process, a worker, was given its position by load_state_dict
+        self._took = False  # whether this process, a worker, has ever taken the position over
+        self._iteration: TokenIterator | None = None  # the last one that has begun
+
+    # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __iter__(self) -> TokenIterator:
+        """The batches from the current position to the end of its epoch."""
+        return TokenIterator(self)
+
+    def _begin(self, iteration: TokenIterator) -> ParquetLoader:
+        """The loader, at the position where an iteration of this process begins."""
+        worker = get_worker_info()
+        if worker is None:
+            self._check_not_taken()
+            self._place = self._place or _process_place()
+            loader = self._open()
+            self._put(loader)
+            return loader
+        own = self._handover.owner(worker.id) == os.getpid()
+        if self._placed:
+            position = None
+        elif own:
+            if self._iteration is not None and not self._iteration.ended:
+                raise taken_error("an iteration was broken off, and what workers had read ahead of it is lost")
+            position = None
+        else:
+            position = self._handover.position(worker.id, worker.num_workers, self._took)
+        loader = self._open()
+        if position is not None:
+            loader.load_state_dict({**loader.state_dict(), "position": position})
+        self._handover.take(worker.id, worker.num_workers)
+        self._placed, self._took, self._iteration = False, True, iteration
+        return loader
+
+    def _moved(self, position: int) -> None:
+        if get_worker_info() is None:
+            self._handover.parent_at(position)
+
+    def _ended(self) -> None:
+        worker = get_worker_info()
+        if worker is not None:
+            self._handover.end(worker.id, self._open().state_dict()["position"])
+
+    def _item(self, batch: Batch, state: dict[str, Any]) -> dict[str, Any]:
+        rows, overlap, seq_len = batch.tokens, self._arguments["overlap"], self._arguments["seq_len"]
+        item: dict[str, Any] = {}
+        if self._tokens:
+            item["tokens"] = self._tensor(rows)
+        else:
+            item["input_ids"] = self._tensor(rows[:, :seq_len])
+        if self._labels and not self._tokens:
+            # Never the inputs themselves: people write -100 into labels, and so do we.
+            labels = np.array(rows[:, overlap:], self._dtype, order="C")
+            if self._mask_first_labels:
+                mask_first_labels(labels, *batch.document_starts(), shift=overlap)
+            if batch.lengths is not None:
+                mask_padding(labels, batch.lengths, shift=overlap)
+            item["labels"] = torch.from_numpy(labels)
+        if self._boundaries:
+            documents = batch.documents(seq_len)
+            if "position_ids" in self._boundaries:
+                item["position_ids"] = torch.from_numpy(documents.position_ids(self._dtype))
+            if "document_ids" in self._boundaries:
+                item["document_ids"] = torch.from_numpy(documents.document_ids(self._dtype))
+            if "cu_seqlens" in self._boundaries:
+                item["cu_seqlens"] = torch.from_numpy(documents.cu_seqlens)
+                item["max_seqlen"] = documents.max_seqlen
+        if self._with_state:
+            item["state"] = state
+        if self._arguments.get("uneven"):
+            item["weight"] = batch.weight
+        return item
+
+    def _tensor(self, rows: np.ndarray[Any, np.dtype[np.integer]]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows, self._dtype))  # a batch's rows are ours, and used once
+
+    def __len__(self) -> int:
+        """Batches of the current epoch on this rank; n workers bring n times as many, each with fewer rows.
+
+        PyTorch warns of that where it was asked for the length of a DataLoader with several workers.
+        """
+        return len(self._open())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, from 0."""
+        self._check_not_taken()
+        return self._open().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: an iteration goes on with the next epoch by itself.
+
+        Trainers call it, some of them with 0 after a resume; it never moves the position.
+
+        Raises:
+            ConfigError: accelerate calls it for a DataLoader that it has wrapped on several processes, to send rank 0's
+                batches to all of them or to share out this rank's again. Either loses data.
+        """
+        wrapper = type(sys._getframe(1).f_locals.get("self")).__name__
+        if wrapper in _RESHARDING and _process_place()[1] > 1:
+            raise ConfigError(
+                f"accelerate's {wrapper} would lose most of the data: lanes are shared out over ranks already. Give "
+                "parquet_loader.trainers.TokenBatches to prepare instead of a DataLoader, or prepare no loader at all"
+            )
+
+    # ── position ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole run's position, fresh plain values; the same on every rank that has taken as many batches.
+
+        Raises:
+            CheckpointError: DataLoader workers have taken the position over; see the class.
+        """
+        self._check_not_taken()
+        return self._open().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state, of any rank of any world size; before an iteration or in the middle of one.
+
+        DataLoader workers go there when the next iteration begins.
+
+        Raises:
+            CheckpointError: not a state, or one of another run.
+        """
+        loader = self._open()
+        loader.load_state_dict(state)
+        self._put(loader)
+
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> bytes:
+        """This rank's part of a checkpoint; see `ParquetLoader.checkpoint`.
+
+        Args:
+            state: that of the last batch that was trained on, where batches come from workers or were read ahead. Or
+                that of torchdata's ``StatefulDataLoader`` around this dataset, whatever its number of workers. None
+                for the dataset's own position.
+
+        Raises:
+            CheckpointError: DataLoader workers have taken the position over; see the class. Or not a state of this run.
+        """
+        if state is None:
+            self._check_not_taken()
+        if get_worker_info() is None:
+            self._place = self._place or _process_place()
+        return self._open().checkpoint(None if state is None else run_state(state, self._arguments["seq_len"]))
+
+    def resume(self, checkpoint: bytes) -> None:
+        """Go to the position of a checkpoint that `merge_checkpoints` made; see `ParquetLoader.resume`.
+
+        Raises:
+            CheckpointError: as for `load_state_dict`.
+        """
+        loader = self._open()
+        loader.resume(checkpoint)
+        self._put(loader)
+
+    def _put(self, loader: ParquetLoader) -> None:
+        """Take the position back from workers, if they have it, since it was set here."""
+        if get_worker_info() is None:
+            self._handover.free()
+            self._handover.parent_at(loader.state_dict()["position"])
+        else:
+            self._placed = True
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """End every thread of this process and let go of all memory. Closing twice is fine."""
+        self._closed = True
+        if self._loader is not None:
+            self._loader.close()
+
+    def __enter__(self) -> TokenDataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the loader. Whoever unpickles it makes one of its own, at the same position and on the same index."""
+        state = self.__dict__ | {"_loader": None, "_loader_place": None, "_iteration": None}
+        state |= {"_placed": False, "_took": False}
+        if self._loader is not None:
+            state["_state"] = self._loader.state_dict()
+        if state["_place"] is None and _in_process_group():
+            state["_place"] = _process_place()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def _open(self) -> ParquetLoader:
+        """The loader for this process's place; made where there is none, or, as in a fork, one for another place."""
+        place = self._place or _process_place()
+        worker = get_worker_info()
+        if worker is not None:
+            place = _worker_place(place, worker.id, worker.num_workers, self._arguments)
+        if self._loader is None or self._loader_place != place:
+            if self._closed:
+                raise LoaderClosedError("this dataset is closed; make a new one and give it the state of the old")
+            former = self._loader
+            if former is not None:
+                self._state = former.state_dict()
+            loader = ParquetLoader(**self._arguments, rank=place[0], world_size=place[1])
+            if self._state is not None:
+                loader.load_state_dict(self._state)
+            self._loader, self._loader_place = loader, place
+            self._arguments["index"] = loader.index  # for loaders of other processes: one index, read once
+        return self._loader
+
+    def _check_not_taken(self) -> None:
+        """Go to where workers have ended, if they have taken the position over."""
+        if get_worker_info() is not None or not self._handover.taken:
+            return
+        position = self._handover.common_end()
+        if position is None:
+            raise taken_error("DataLoader workers have taken over the position of this dataset")
+        loader = self._open()
+        if loader.state_dict()["position"] != position:
+            loader.load_state_dict({**loader.state_dict(), "position": position})
+
+
+class TokenIterator(Iterator[dict[str, Any]]):
+    """One iteration of a `TokenDataset`: the rest of an epoch.
+
+    Its state is the epoch; the position is the dataset's. Who saves both, as torchdata's ``StatefulDataLoader`` does,
+    resumes into what was left of the epoch, which after its last batch is nothing; and then into the next one, whole.
+
+    Attributes:
+        ended: whether it has given all it had.
+    """
+
+    def __init__(self, dataset: TokenDataset) -> None:
+        self._dataset = dataset
+        self._batches: Iterator[Batch] | None = None
+        self._before: dict[str, Any] = {}
+        self._last = True
+        self._epoch: int | None = None  # once it has begun
+        self.ended = False
+
+    def __next__(self) -> dict[str, Any]:
+        """The next batch."""
+        if self.ended:
+            raise StopIteration
+        if self._batches is None:
+            self.ended = True  # if this fails: workers ask again after an error
+            self._start()
+            self.ended = False
+        assert self._batches is not None
+        batch = next(self._batches, None)
+        if batch is None:
+            self._end()
+            raise StopIteration
+        before, self._before = self._before, batch.state
+        self._dataset._moved(batch.state["position"])
+        return self._dataset._item(batch, dict(batch.state) if self._last else before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch it gives the rest of, or None before its first batch."""
+        return {"epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give the rest of the epoch of such a state; to be called after the dataset was given its own."""
+        if state["epoch"] is not None and state["epoch"] != self._dataset.epoch:
+            self._start()
+            self._epoch = state["epoch"]
+            self._end()
+
+    def _start(self) -> None:
+        worker = get_worker_info()
+        self._last = worker is None or worker.id == worker.num_workers - 1
+        loader = self._dataset._begin(self)
+        self._epoch = loader.epoch
+        self._before = loader.state_dict()
+        self._batches = iter(loader)
+
+    def _end(self) -> None:
+        self.ended = True
+        self._dataset._ended()
+
+
+def _tensor_dtype(dtype: str | torch.dtype) -> np.dtype[np.integer]:
+    name = str(dtype).removeprefix("torch.")
+    if name not in ("int32", "int64"):
+        raise ConfigError(f"dtype must be 'int32' or 'int64', not {dtype!r}")
+    return np.dtype(name)
+
+
+def _checked_boundaries(boundaries: Collection[str]) -> frozenset[str]:
+    known = not isinstance(boundaries, str) and isinstance(boundaries, Collection)
+    if not known or not all(each in _BOUNDARIES for each in boundaries):
+        raise ConfigError(f"boundaries must be a list of some of {', '.join(_BOUNDARIES)}, not {boundaries!r}")
+    return frozenset(boundaries)
+
+
+def _in_process_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _process_place() -> tuple[int, int]:
+    """(rank, world size) of the process group, if there is one."""
+    if not _in_process_group():
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _worker_place(place: tuple[int, int], worker: int, workers: int, arguments: Mapping[str, Any]) -> tuple[int, int]:
+    """(rank, world size) of a DataLoader worker among all workers of all ranks."""
+    rank, world_size = place
+    lanes = arguments["lanes"]
+    if lanes % (world_size * workers) and not arguments.get("uneven"):
+        raise ConfigError(
+            f"{workers} DataLoader workers on each of {world_size} ranks cannot share {lanes} lanes evenly; "
+            f"use a num_workers that divides {lanes // world_size}, or 0: the loader has threads of its own"
+        )
+    return rank * workers + worker, world_size * workers

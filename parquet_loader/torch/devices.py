@@ -1,0 +1,89 @@
+"""Accelerators: batches on their way to one, and whose batches a process of a mesh of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..errors import ConfigError
+
+__all__ = ["data_parallel_place", "prefetch_to_device"]
+
+
+def data_parallel_place(mesh: DeviceMesh, *dimensions: str) -> tuple[int, int]:
+    """(rank, world size) of this process for a loader, in a mesh of which only some dimensions divide the data.
+
+    Processes that differ in other dimensions only, such as tensor, pipeline or context parallel ones, get the same:
+
+        mesh ("dp", "tp") of 2 x 2      processes   0 1      data_parallel_place(mesh, "dp")   (0, 2) (0, 2)
+                                                    2 3                                        (1, 2) (1, 2)
+
+    Args:
+        mesh: as ``torch.distributed.device_mesh.init_device_mesh`` makes it, with names.
+        dimensions: those that divide the data, from the outer one to the inner one: ``"dp_replicate", "dp_shard"``.
+
+    Raises:
+        ConfigError: the mesh has no such dimension.
+    """
+    names = mesh.mesh_dim_names or ()
+    rank, world_size = 0, 1
+    for name in dimensions:
+        if name not in names:
+            raise ConfigError(f"the mesh has no dimension {name!r}; it has {', '.join(names) or 'none with a name'}")
+        rank = rank * mesh.size(names.index(name)) + mesh.get_local_rank(name)
+        world_size *= mesh.size(names.index(name))
+    return rank, world_size
+
+
+def prefetch_to_device(items: Iterable[dict[str, Any]], device: torch.device | str | int) -> Iterator[dict[str, Any]]:
+    """Batches with their tensors on a device, each on its way while the one before it is trained on.
+
+    To a GPU they are copied from pinned memory on a stream of their own, which the consumer's waits for. So one batch
+    more has been taken than was given out: make the dataset ``with_state=True`` and keep the ``state`` of the batch
+    that was trained on last. Whatever is no tensor comes through as it is.
+
+    Args:
+        items: a `TokenDataset`, or a ``DataLoader`` of one.
+        device: where to.
+    """
+    device = torch.device(device)
+    stream = _stream(device) if device.type == "cuda" else None
+    waiting: tuple[dict[str, Any], torch.cuda.Event | None] | None = None
+    for item in items:
+        coming = _sent(item, device, stream)
+        if waiting is not None:
+            yield _arrived(*waiting, device)
+        waiting = coming
+    if waiting is not None:
+        yield _arrived(*waiting, device)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]  # untyped in torch
+
+
+def _sent(
+    item: dict[str, Any], device: torch.device, stream: torch.cuda.Stream | None
+) -> tuple[dict[str, Any], torch.cuda.Event | None]:
+    """The item on its way, and what tells that it is there."""
+    if stream is None:
+        return {name: value.to(device) if torch.is_tensor(value) else value for name, value in item.items()}, None
+    with torch.cuda.stream(stream):
+        sent = {
+            name: value.pin_memory().to(device, non_blocking=True) if torch.is_tensor(value) else value
+            for name, value in item.items()
+        }
+        return sent, stream.record_event()
+
+
+def _arrived(item: dict[str, Any], event: torch.cuda.Event | None, device: torch.device) -> dict[str, Any]:
+    if event is not None:
+        consumer = torch.cuda.current_stream(device)
+        consumer.wait_event(event)
+        for value in item.values():
+            if torch.is_tensor(value):
+                value.record_stream(consumer)  # its memory is given to nobody else before the consumer is done
+    return item

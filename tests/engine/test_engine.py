@@ -1,0 +1,264 @@
+"""Budgets that suffice: the arithmetic over random sets and windows, and real runs within the least that is allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unique_sets import random_files, unique_groups, write_set
+
+from parquet_loader import ConfigError, DatasetIndex, ParquetLoader
+from parquet_loader.engine import engine, slices
+from parquet_loader.engine.engine import EngineConfig, WindowPlan, plan_window, required_bytes
+from parquet_loader.formats.base import ColumnLayout
+from parquet_loader.formats.parquet import decode
+from parquet_loader.order.order import Order
+from parquet_loader.storage import FileInfo, open_storage
+
+
+def index_of(rows: list[int], tokens: list[int], chunk_bytes: list[int], physical_type: str = "INT32") -> DatasetIndex:
+    """An index of row groups of these sizes, as if one file held them one after another."""
+    count = len(rows)
+    layout = ColumnLayout(
+        column="tokens", physical_type=physical_type, signed=True, max_definition_level=3, nullable_element=True
+    )
+    zeros = np.zeros(count, np.int64)
+    length = np.array(chunk_bytes, np.int64)
+    return DatasetIndex(
+        files=(FileInfo(path="a.parquet", size=4 + sum(chunk_bytes), version="1"),),
+        layouts=(layout,),
+        column="tokens",
+        file_layout=np.zeros(1, np.int64),
+        file=zeros,
+        row_group=np.arange(count),
+        rows=np.array(rows, np.int64),
+        slots=np.array(tokens, np.int64),
+        tokens=np.array(tokens, np.int64),
+        max_id=zeros,
+        min_id=zeros,
+        start=4 + np.cumsum(length) - length,
+        length=length,
+        dictionary_offset=zeros - 1,
+        data_offset=zeros,
+        codec=zeros,
+    )
+
+
+def config_of(
+    index: DatasetIndex,
+    *,
+    lanes: int,
+    window: int,
+    ranks: tuple[int, int] = (0, 1),
+    eos_id: int | None = None,
+    dtype: str = "int32",
+    seed: int = 0,
+) -> EngineConfig:
+    rank, world_size = ranks
+    order = Order(
+        group_tokens=index.tokens + index.rows if eos_id is not None else index.tokens,
+        lanes=lanes,
+        window=window,
+        seed=seed,
+        shuffle=True,
+    )
+    return EngineConfig(
+        index=index,
+        storage=open_storage(Path(__file__).parent),
+        order=order,
+        first=rank * lanes // world_size,
+        last=(rank + 1) * lanes // world_size,
+        dtype=np.dtype(dtype),
+        held_dtype=np.dtype(dtype),
+        bound=min(1 << 31, int(np.iinfo(dtype).max) + 1),
+        eos_id=eos_id,
+        threads=1,
+        requests=1,
+        budget_bytes=1,
+    )
+
+
+def needed_bytes(plan: WindowPlan) -> int:
+    """The most that is held while a consumer that has nothing left waits for one of the window's tasks."""
+    most = slices_so_far = 0
+    decoded: set[int] = set()
+    for task in plan.tasks:
+        uncut = {
+            place
+            for part in plan.parts
+            if not all(place in decoded for place in part.groups if place in plan.costs)
+            for place in part.groups
+            if place in decoded
+        }
+        most = max(most, slices_so_far + sum(plan.costs[place].block for place in uncut) + task.cost_bytes)
+        slices_so_far += sum(plan.costs[place].slices for place in task.places)
+        decoded |= set(task.places)
+    return most
+
+
+sizes = st.one_of(st.integers(0, 50), st.integers(0, 5_000), st.integers(0, 3_000_000))
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_required_bytes_suffice_for_every_window_of_any_set(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 12))
+    tokens = data.draw(st.lists(sizes, min_size=count, max_size=count))
+    tokens[0] += 1
+    rows = data.draw(st.lists(sizes.map(lambda size: size // 3 + 1), min_size=count, max_size=count))
+    chunk_bytes = data.draw(st.lists(sizes, min_size=count, max_size=count))
+    index = index_of(rows, tokens, chunk_bytes, data.draw(st.sampled_from(["INT32", "INT64"])))
+    lanes = data.draw(st.one_of(st.integers(1, 8), st.integers(1, 3000)))
+    world_size = data.draw(st.integers(1, min(lanes, 9)))
+    config = config_of(
+        index,
+        lanes=lanes,
+        window=data.draw(st.integers(1, 14)),
+        ranks=(data.draw(st.integers(0, world_size - 1)), world_size),
+        eos_id=data.draw(st.sampled_from([None, 0])),
+        dtype=data.draw(st.sampled_from(["int32", "uint16", "int64"])),
+        seed=data.draw(st.integers(0, 99)),
+    )
+    enough = required_bytes(config, config.order.window)
+    windows = config.order.windows(data.draw(st.integers(0, 5 * config.order.total // lanes)), config.first)
+    for _ in range(2 * count):
+        plan = plan_window(config, next(windows))
+        assert needed_bytes(plan) <= enough
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_each_task_list_has_every_row_group_with_tokens_of_the_lanes_once(data: st.DataObject) -> None:
+    tokens = data.draw(st.lists(sizes, min_size=1, max_size=20))
+    tokens[0] += 1
+    lanes = data.draw(st.integers(1, 20))
+    first = data.draw(st.integers(0, lanes - 1))
+    config = config_of(index_of([5] * len(tokens), tokens, tokens), lanes=lanes, window=7, ranks=(first, lanes))
+    plan = plan_window(config, next(config.order.windows(0, first)))
+    places = [place for task in plan.tasks for place in task.places]
+    begin, end = plan.starts[0], plan.starts[-1]
+    offsets = plan.window.offsets
+    touched = [place for place in range(len(offsets) - 1) if max(begin, offsets[place]) < min(end, offsets[place + 1])]
+    assert places == touched
+    assert sorted(place for task in plan.tasks for read in task.reads for place in read.places) == touched
+
+
+@pytest.mark.parametrize("group_tokens", [1_500_000, 10_000_000])
+@pytest.mark.parametrize(("lanes", "world_size"), [(64, 1), (512, 1), (512, 8), (512, 64), (4096, 256)])
+@pytest.mark.parametrize("window", [4, 16, 64])
+def test_required_bytes_are_no_more_than_half_again_what_is_needed(
+    group_tokens: int, lanes: int, world_size: int, window: int
+) -> None:
+    rng = np.random.default_rng(0)
+    tokens = (group_tokens * rng.uniform(0.95, 1.05, 200)).astype(int).tolist()
+    index = index_of([number // 1000 for number in tokens], tokens, [2 * number for number in tokens])
+    config = config_of(index, lanes=lanes, window=window, ranks=(world_size // 3, world_size))
+    windows = config.order.windows(0, config.first)
+    needed = max(needed_bytes(plan_window(config, next(windows))) for _ in range(200 // window))
+    assert needed <= required_bytes(config, window) <= 1.5 * needed
+
+
+def test_required_bytes_grow_with_the_window() -> None:
+    tokens = [1000, 2_000_000, 5, 300_000, 300_000, 1, 0, 70_000]
+    config = config_of(index_of([10] * 8, tokens, tokens), lanes=4, window=8)
+    required = [required_bytes(config, window) for window in range(1, 10)]
+    assert required == sorted(required)
+    assert required[7] == required[8]
+
+
+def test_row_groups_that_are_tiny_and_lie_together_are_read_together() -> None:
+    config = config_of(index_of([2] * 50, [20] * 50, [100] * 50), lanes=4, window=50)
+    plan = plan_window(config, next(config.order.windows(0, 0)))
+    assert len(plan.tasks) == 1
+    assert [(read.start, read.length) for read in plan.tasks[0].reads] == [(4, 5000)]
+
+
+# ── real runs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tasks and parts are worth at the least, scaled down as small sets are: budgets are then tight."""
+    monkeypatch.setattr(engine, "_TASK_BYTES", 1 << 10)
+    monkeypatch.setattr(engine, "_GAP_BYTES", 64)
+    monkeypatch.setattr(engine, "_GROUP_BYTES", 128)
+    monkeypatch.setattr(engine, "_OBJECTS_BYTES", 8)
+    monkeypatch.setattr(decode, "_OBJECTS_BYTES", 8)
+    monkeypatch.setattr(engine, "PART_TOKENS", 64)
+    monkeypatch.setattr(slices, "PART_TOKENS", 64)
+
+
+def refusal(folder: Path, **options: object) -> tuple[int, int | None]:
+    """(the budget that a refused loader asks for, the window that it says would fit)."""
+    with pytest.raises(ConfigError, match="budget_bytes 100 is too small") as caught:
+        ParquetLoader(folder, budget_bytes=100, **options)
+    text = str(caught.value)
+    window = re.search(r"window=(\d+), which fits", text)
+    return int(re.search(r"at least ([\d,]+)", text)[1].replace(",", "")), int(window[1]) if window else None
+
+
+@pytest.mark.usefixtures("small_constants")
+@settings(max_examples=40)
+@given(data=st.data())
+def test_the_least_budget_never_hangs_and_is_never_passed(tmp_path_factory, data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    length = data.draw(st.sampled_from([3, 40, 400]))
+    files = unique_groups(random_files(rng, files=2, groups=8, documents=20, length=length))
+    files[0].append([[0, 1, 2]])
+    folder = write_set(tmp_path_factory.mktemp("set"), files)
+    lanes = data.draw(st.integers(1, 20))
+    world_size = data.draw(st.integers(1, min(lanes, 4)))
+    options = dict(
+        seq_len=data.draw(st.integers(1, 50)),
+        lanes=lanes,
+        window=data.draw(st.integers(1, 18)),
+        rank=data.draw(st.integers(0, world_size - 1)),
+        world_size=world_size,
+        uneven=True,
+        overlap=data.draw(st.integers(0, 1)),
+        eos_id=data.draw(st.sampled_from([None, 0])),
+        threads=data.draw(st.integers(1, 8)),
+        dtype=data.draw(st.sampled_from(["uint16", "int32", "int64"])),
+    )
+    least, _ = refusal(folder, **options)
+    with ParquetLoader(folder, budget_bytes=least, **options) as loader:
+        for _ in range(3):
+            for number, _ in enumerate(loader):
+                assert loader.stats()["held_bytes"] <= least
+                if number == 200:
+                    break
+        assert 0 < loader.stats()["peak_bytes"] <= least
+    with pytest.raises(ConfigError, match="too small"):
+        ParquetLoader(folder, budget_bytes=least - 1, **options)
+
+
+@pytest.mark.usefixtures("small_constants")
+@pytest.mark.parametrize("window", [1, 2, 5, 11])
+def test_the_window_that_is_said_to_fit_does(tmp_path: Path, window: int) -> None:
+    folder = write_set(tmp_path / "set", unique_groups([[[50] * 30] * 12]))
+    options = dict(seq_len=16, lanes=6)
+    budget, _ = refusal(folder, window=window, **options)
+    with pytest.raises(ConfigError, match=rf"at least [\d,]+, or, in a new run, window={window}, which fits"):
+        ParquetLoader(folder, budget_bytes=budget, window=12, **options)
+    with ParquetLoader(folder, budget_bytes=budget, window=window, **options) as loader:
+        assert sum(1 for _ in loader) == 50 * 30 * 12 // 6 // 16 + 1
+
+
+def test_where_no_window_fits_smaller_row_groups_are_advised(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", unique_groups([[[50] * 30]]))
+    with pytest.raises(ConfigError, match=r"not even window=1 fits: .*write the files with smaller row groups"):
+        ParquetLoader(folder, seq_len=16, lanes=2, budget_bytes=100)
+
+
+def test_a_run_at_the_least_budget_uses_most_of_it(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", unique_groups([[[1000] * 300] * 12]), compression="none")
+    options = dict(seq_len=500, lanes=20, window=6, threads=2)
+    least, _ = refusal(folder, **options)
+    with ParquetLoader(folder, budget_bytes=least, **options) as loader:
+        for _ in loader:
+            pass
+        assert least / 1.5 <= loader.stats()["peak_bytes"] <= least

@@ -1,0 +1,403 @@
+"""The loader on a real S3 server, and on one that fails in every way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from s3_server import S3Server, environment_for, options_for, s3_server
+from subprocesses import finish, start
+from unique_sets import unique_groups, write_set
+
+from parquet_loader import DatasetIndex, FileChangedError, LoaderClosedError, ParquetLoader, StorageError, build_index
+from parquet_loader.storage import open_storage
+from parquet_loader.storage.remote import FsspecStorage
+from parquet_loader.testing import (
+    FaultProxy,
+    LocalPlace,
+    Reset,
+    Slow,
+    Stall,
+    Status,
+    StorageContract,
+    Truncate,
+    every,
+    randomly,
+)
+
+FILES = unique_groups([[[7] * 60 for _ in range(4)] for _ in range(6)])
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set whose tokens are all different."""
+    return write_set(tmp_path_factory.mktemp("unique") / "set", FILES)
+
+
+@pytest.fixture(scope="session")
+def url(server: S3Server, local: Path) -> str:
+    return server.upload(local, "set")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parquet_loader.storage.retry.Retries.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("parquet_loader.storage.retry.Retries.LONGEST_PAUSE_SECONDS", 0.5)
+
+
+def loader_of(source: object, endpoint: str | None = None, **options: Any) -> ParquetLoader:
+    options = {"seq_len": 16, "lanes": 6, "window": 5, "threads": 2, **options}
+    if endpoint is not None:
+        options["storage_options"] = {**options_for(endpoint), **options.get("storage_options", {})}
+    return ParquetLoader(source, **options)
+
+
+def digest(loader: ParquetLoader, epochs: int) -> str:
+    """Of all batches of some epochs."""
+    total = hashlib.sha256()
+    with loader:
+        while loader.epoch < epochs:
+            for batch in loader:
+                total.update(batch.tokens.tobytes())
+    return total.hexdigest()
+
+
+# ── the contract ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TestLocal(StorageContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> LocalPlace:
+        (tmp_path / "set").mkdir()
+        return LocalPlace(tmp_path / "set")
+
+
+@dataclass
+class RemotePlace:
+    url: str
+    storage_options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self._fs, self._path = fsspec.url_to_fs(self.url, **self.storage_options)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._fs.pipe_file(f"{self._path}/{path}", data)
+
+    def remove(self, path: str) -> None:
+        self._fs.rm_file(f"{self._path}/{path}")
+
+
+class TestMemory(StorageContract):
+    @pytest.fixture
+    def place(self) -> RemotePlace:
+        return RemotePlace(f"memory://{uuid.uuid4().hex}/set", {})
+
+
+class TestS3(StorageContract):
+    @pytest.fixture
+    def place(self, server: S3Server) -> RemotePlace:
+        return RemotePlace(f"s3://bucket1/{uuid.uuid4().hex}", server.storage_options)
+
+
+# ── the data path ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_set_on_s3_gives_the_same_batches_as_on_disk(server: S3Server, url: str, local: Path) -> None:
+    assert digest(loader_of(url, server.endpoint), 3) == digest(loader_of(local), 3)
+
+
+def test_the_usual_variables_are_enough(
+    server: S3Server, url: str, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment_for(server.endpoint).items():
+        monkeypatch.setenv(name, value)
+    assert digest(loader_of(url), 1) == digest(loader_of(local), 1)
+
+
+@pytest.fixture(scope="session")
+def large(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Row groups of more than a megabyte, of which none are read together: 12 in 3 files."""
+    folder = tmp_path_factory.mktemp("large") / "set"
+    write_set(folder, unique_groups([[[3000] * 100] * 4] * 3), use_dictionary=False, compression="none")
+    return server.upload(folder, "large")
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_row_group_is_one_request_and_a_file_one_more(server: S3Server, large: str, world_size: int) -> None:
+    window, row_groups, files = 3, 12, 3
+    with FaultProxy(server.endpoint) as proxy:
+        index = build_index(large, storage_options=options_for(proxy.url))
+        assert len([request for request in proxy.requests if request.range is not None]) == files
+        assert sum(request.method == "GET" and "list-type" in request.path for request in proxy.requests) <= 2
+        proxy.requests.clear()
+        build_index(large, storage_options=options_for(proxy.url))
+        assert not [request for request in proxy.requests if request.range is not None]  # the listing was enough
+        proxy.requests.clear()
+        decoded = 0
+        for rank in range(world_size):
+            loader = loader_of(large, proxy.url, rank=rank, world_size=world_size, window=window, index=index)
+            with loader:
+                while loader.epoch < 2:
+                    for _ in loader:
+                        pass
+                decoded += loader.stats()["row_groups"]
+        reads = [request for request in proxy.requests if request.range is not None]
+        assert all(request.headers.get("if-match") for request in reads)
+        chunks = {(path, int(start), int(start + length) - 1) for path, start, length in chunks_of(index)}
+        assert {(request.path.rsplit("/", 1)[1], *request.range) for request in reads if request.range} == chunks
+        # Each is read once by each rank that needs it; what is read when the loader is closed is not decoded any more.
+        assert decoded <= len(reads) <= decoded + world_size * 16
+        windows = 2 * row_groups // window
+        ahead = world_size * (2 * window + 4 * 16)
+        assert decoded <= 2 * row_groups + windows * (world_size - 1) + ahead
+
+
+def chunks_of(index: DatasetIndex) -> Iterator[tuple[str, int, int]]:
+    for group in range(len(index)):
+        yield index.files[int(index.file[group])].path, index.start[group], index.length[group]
+
+
+def test_reads_are_made_at_once_and_ahead_of_need(server: S3Server, url: str) -> None:
+    with FaultProxy(server.endpoint, lambda request: Slow(30_000) if request.range else None) as proxy:
+        loader = loader_of(url, proxy.url, threads=1)
+        with loader:
+            begun = time.monotonic()
+            next(iter(loader))
+            together = time.monotonic() - begun
+        slowest = sum(request.sent_bytes for request in proxy.requests if request.range) / 30_000
+    assert together < slowest / 2  # a dozen at once
+
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FAULTS = {
+    "500": Status(500),
+    "502": Status(502, "BadGateway"),
+    "503": Status(503, "SlowDown"),
+    "504": Status(504, "GatewayTimeout"),
+    "429": Status(429, "TooManyRequests"),
+    "reset": Reset(),
+    "reset in the body": Reset(after_bytes=300),
+    "truncated": Truncate(after_bytes=300),
+    "empty": Truncate(after_bytes=0),
+    "stall": Stall(2.0),
+    "stall in the body": Stall(2.0, after_bytes=300),
+    "slow": Slow(20_000),
+    "404 in passing": Status(404, "NoSuchKey"),
+}
+IMPATIENT = {"config_kwargs": {"read_timeout": 0.5, "connect_timeout": 2}}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_passing_fault_changes_nothing(server: S3Server, url: str, local: Path, fault: str) -> None:
+    def choose(request: Any) -> Any:
+        return FAULTS[fault] if request.range is not None and request.number % 5 == 2 else None
+
+    with FaultProxy(server.endpoint, choose) as proxy:
+        loader = loader_of(url, proxy.url, storage_options=IMPATIENT)
+        assert digest(loader, 2) == digest(loader_of(local), 2)
+        assert any(request.fault for request in proxy.requests)
+    retries = loader.stats()["retries"]
+    assert retries == 0 if fault == "slow" else retries > 0
+
+
+def test_all_faults_together_while_listing_and_reading_change_nothing(
+    server: S3Server, url: str, local: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = [fault for name, fault in FAULTS.items() if "404" not in name]  # a 404 to a listing is believed
+    with FaultProxy(server.endpoint, randomly(0.05, *faults, seed=1)) as proxy:
+        loader = loader_of(url, proxy.url, storage_options=IMPATIENT)
+        assert digest(loader, 3) == digest(loader_of(local), 3)
+        faulted = sum(request.fault is not None for request in proxy.requests)
+    assert faulted > 2
+    assert len([record for record in caplog.records if record.name == "parquet_loader"]) == 1
+
+
+def test_a_total_outage_is_waited_for(server: S3Server, url: str, local: Path) -> None:
+    with FaultProxy(server.endpoint) as proxy:
+        loader = loader_of(url, proxy.url)
+        batches = []
+        with loader:
+            for batch in loader:
+                batches.append(batch.tokens)
+                if len(batches) == 3:
+                    proxy.is_down = True
+                    threading.Timer(2, setattr, (proxy, "is_down", False)).start()
+        assert loader.stats()["retries"] > 0
+    with loader_of(local) as on_disk:
+        assert np.array_equal(np.stack(batches), np.stack([batch.tokens for batch in on_disk]))
+
+
+@pytest.mark.parametrize("fault", [None, Stall(60), Status(503)], ids=["down", "stalled", "503"])
+def test_an_outage_past_the_limit_is_one_clear_error_in_time(server: S3Server, url: str, fault: Any) -> None:
+    with FaultProxy(server.endpoint) as proxy:
+        loader = loader_of(url, proxy.url, retry_seconds=2)
+        with loader:
+            next(iter(loader))
+            proxy.is_down, proxy.choose = fault is None, lambda _: fault
+            begun = time.monotonic()
+            with pytest.raises(StorageError, match=r"s3://bucket1/set/part-00\d\.parquet failed"):
+                while True:  # what was read ahead comes first
+                    next(iter(loader), None)
+            assert time.monotonic() - begun < 2 + 10
+            proxy.is_down, proxy.choose = False, lambda _: None
+            next(iter(loader))  # and when the store is back, it goes on
+
+
+def test_closing_does_not_wait_for_a_store_that_hangs(server: S3Server, url: str) -> None:
+    with FaultProxy(server.endpoint, lambda request: Stall(60) if request.range else None) as proxy:
+        index = build_index(url, storage_options=server.storage_options)
+        loader = loader_of(url, proxy.url, index=index)
+        closer = threading.Timer(1, loader.close)
+        closer.start()
+        begun = time.monotonic()
+        with pytest.raises(LoaderClosedError):
+            next(iter(loader))
+        closer.join()
+        assert time.monotonic() - begun < 5
+        assert any(request.range for request in proxy.requests)
+
+
+def test_wrong_credentials_fail_at_once_and_say_so(server: S3Server, url: str) -> None:
+    for options in ({"secret": "wrong-hush-hush"}, {"key": "AKIAWRONG"}):
+        begun = time.monotonic()
+        with pytest.raises(
+            StorageError, match=r"access to s3://bucket1/set is denied.*check the credentials"
+        ) as caught:
+            loader_of(url, server.endpoint, storage_options=options)
+        assert time.monotonic() - begun < 5
+        assert "hush" not in str(caught.value)
+
+
+def test_a_denied_read_fails_at_once(server: S3Server, url: str) -> None:
+    with FaultProxy(server.endpoint) as proxy, loader_of(url, proxy.url) as loader:
+        proxy.choose = lambda request: Status(403, "AccessDenied") if request.range else None
+        with pytest.raises(StorageError, match=r"access to s3://bucket1/set/.*denied"):
+            next(iter(loader))
+        assert loader.stats()["retries"] == 0
+
+
+def test_expired_credentials_are_refreshed_and_tried_once_more(server: S3Server, url: str) -> None:
+    with FaultProxy(server.endpoint) as proxy:
+        storage = open_storage(url, options_for(proxy.url))
+        assert isinstance(storage, FsspecStorage)
+        file, client = storage.list_files()[0], storage.filesystem
+        expired = iter([True])
+        proxy.choose = lambda request: Status(403, "ExpiredToken") if next(expired, False) else None
+        assert storage.read(file, 0, 4) == b"PAR1"
+        assert storage.filesystem is not client
+        proxy.choose = lambda request: Status(403, "ExpiredToken")
+        with pytest.raises(StorageError, match="check the credentials"):
+            storage.read(file, 0, 4)
+
+
+def test_what_a_client_asked_wrongly_is_not_asked_again(server: S3Server, url: str) -> None:
+    with FaultProxy(server.endpoint) as proxy, loader_of(url, proxy.url) as loader:
+        proxy.choose = lambda request: Status(400, "InvalidArgument") if request.range else None
+        with pytest.raises(StorageError, match="failed once"):
+            next(iter(loader))
+
+
+# ── pinning ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_object_that_is_replaced_after_the_index_is_named_and_never_read(server: S3Server, local: Path) -> None:
+    url = server.upload(local, "replaced")
+    with loader_of(url, server.endpoint, budget_bytes=1 << 22) as loader:
+        replacement = (local / "part-001.parquet").read_bytes()
+        assert len(replacement) == len((local / "part-000.parquet").read_bytes())
+        server.filesystem.pipe_file("bucket1/replaced/part-000.parquet", replacement)
+        with pytest.raises(FileChangedError, match=r"s3://bucket1/replaced/part-000\.parquet is not the file"):
+            while loader.epoch < 2:
+                for _ in loader:
+                    pass
+
+
+def test_an_object_that_is_removed_after_the_index_is_named(server: S3Server, local: Path) -> None:
+    url = server.upload(local, "removed")
+    with loader_of(url, server.endpoint) as loader:
+        server.filesystem.rm_file("bucket1/removed/part-002.parquet")
+        with pytest.raises(FileChangedError, match=r"removed/part-002\.parquet.*it is gone"):
+            while loader.epoch < 2:
+                for _ in loader:
+                    pass
+
+
+# ── secrets, forks, several at once ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_secret_is_in_an_error_a_log_a_repr_a_cache_or_a_checkpoint(
+    server: S3Server, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "parquet_loader")
+    with (
+        FaultProxy(server.endpoint, every(3, Status(503, "SlowDown"))) as proxy,
+        loader_of(url, proxy.url, cache_dir=tmp_path, retry_seconds=5) as loader,
+    ):
+        next(iter(loader))
+        seen = repr(loader) + caplog.text + repr(loader.checkpoint()) + str(loader.stats())
+        proxy.choose = lambda _: Status(403, "SignatureDoesNotMatch")
+        with pytest.raises(StorageError) as caught:
+            while True:
+                next(iter(loader))
+    seen += repr(caught.value) + str(caught.value.__cause__)
+    seen += "".join(path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file())
+    assert "hush" not in seen
+    assert "minioadmin" not in seen
+
+
+def test_a_forked_and_a_spawned_process_read_too(server: S3Server, url: str, local: Path) -> None:
+    program = """
+        import json, multiprocessing, sys
+        from parquet_loader import ParquetLoader
+
+        def first(loader):
+            with loader:
+                return next(iter(loader)).tokens.tolist()
+
+        def child(loader, pipe):
+            pipe.send(first(loader))
+
+        if __name__ == "__main__":
+            options = json.loads(sys.argv[2])
+            loader = ParquetLoader(sys.argv[1], seq_len=16, lanes=6, window=5, storage_options=options)
+            next(iter(loader))
+            loader.load_state_dict({**loader.state_dict(), "position": 0})
+            context = multiprocessing.get_context("fork")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=child, args=(loader, theirs))
+            process.start()
+            print(json.dumps(ours.recv()))
+            process.join()
+            print(json.dumps(first(loader)))
+    """
+    out = finish(start(program, url, json.dumps(server.storage_options), environment={"PYTHONWARNINGS": "ignore"}))
+    forked, own = (json.loads(line) for line in out.splitlines())
+    with loader_of(local) as on_disk:
+        assert forked == own == next(iter(on_disk)).tokens.tolist()
+
+
+def test_two_loaders_of_one_process_share_nothing(server: S3Server, url: str, local: Path) -> None:
+    with loader_of(url, server.endpoint) as first, loader_of(url, server.endpoint, seed=1) as second:
+        pairs = list(zip(first, second, strict=False))
+    with loader_of(local) as alone:
+        assert np.array_equal(
+            np.stack([one.tokens for one, _ in pairs]), np.stack([b.tokens for b in alone])[: len(pairs)]
+        )

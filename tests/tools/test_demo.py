@@ -1,0 +1,102 @@
+"""The parts of tools/demo/demo.py that decide whether it says yes. That it runs is what `make demo` is for."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import demo
+import demo_text
+import demo_train
+
+
+@pytest.fixture
+def rows() -> demo.Rows:
+    return {(step, lane): [f"{step}.{lane}"] for step in range(demo.STEPS) for lane in range(demo.LANES)}
+
+
+def copy_of(rows: demo.Rows) -> demo.Rows:
+    return {place: list(digests) for place, digests in rows.items()}
+
+
+def test_equal_runs_are_found_equal_also_where_rows_were_read_twice(rows: demo.Rows) -> None:
+    other = copy_of(rows)
+    other[5, 3].append(other[5, 3][0])
+    assert demo.compare(rows, other) == []
+    assert demo.digest_of(rows) == demo.digest_of(other)
+
+
+def test_a_row_that_differs_is_found(rows: demo.Rows) -> None:
+    other = copy_of(rows)
+    other[5, 3] = ["another"]
+    (problem,) = demo.compare(rows, other)
+    assert "differ: (step, lane) (5, 3)" in problem
+    assert demo.digest_of(rows) != demo.digest_of(other)
+
+
+def test_a_row_that_changed_when_it_was_read_again_is_found(rows: demo.Rows) -> None:
+    other = copy_of(rows)
+    other[5, 3].append("another")
+    (problem,) = demo.compare(rows, other)
+    assert "others when read again: (step, lane) (5, 3)" in problem
+
+
+@pytest.mark.parametrize("which", ["uninterrupted", "interrupted"])
+def test_a_row_that_is_missing_is_found(rows: demo.Rows, which: str) -> None:
+    other = copy_of(rows)
+    del other[5, 3]
+    (problem,) = demo.compare(*((other, rows) if which == "uninterrupted" else (rows, other)))
+    assert f"the {which} run has 1 rows too few or too many: (step, lane) (5, 3)" in problem
+
+
+def test_logs_of_all_ranks_are_put_together_but_for_half_a_line(tmp_path: Path) -> None:
+    first = {"step": 0, "lane": 0, "rows": ["a", "b"]}
+    second = {"step": 0, "lane": 2, "rows": ["c", "d"]}
+    (tmp_path / "rows-of-rank-0-of-2.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(first)[:20])
+    (tmp_path / "rows-of-rank-1-of-2.jsonl").write_text(json.dumps(second) + "\n")
+    (tmp_path / "rows-of-rank-0-of-1.jsonl").write_text(json.dumps(first) + "\n")
+    assert demo.read_rows(tmp_path) == {(0, 0): ["a", "a"], (0, 1): ["b", "b"], (0, 2): ["c"], (0, 3): ["d"]}
+    assert demo.read_rows(tmp_path, 1) == {(0, 0): ["a"], (0, 1): ["b"]}
+
+
+def test_kills_fall_between_checkpoints() -> None:
+    steps = {demo.random_step(random.Random(seed), 0.3, 0.5) for seed in range(200)}
+    assert len(steps) > 20
+    assert all(2 <= step % demo.CHECKPOINT_EVERY < demo.CHECKPOINT_EVERY - 2 for step in steps)
+
+
+def test_the_last_whole_checkpoint_is_found(tmp_path: Path) -> None:
+    assert demo_train.last_checkpoint(tmp_path) is None
+    for name in ("step-000080", "step-000100", "step-000120.unfinished"):
+        (tmp_path / name).mkdir()
+    assert demo_train.last_checkpoint(tmp_path) == tmp_path / "step-000100"
+    assert demo_train.step_of(tmp_path / "step-000100") == 100
+
+
+def test_cleaning_removes_only_what_the_demo_writes(tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokenizer.json").touch()
+    (tmp_path / "thesis.txt").touch()
+    demo.clean(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_docstrings_of_modules_classes_and_functions_are_found() -> None:
+    source = '"""One."""\nclass C:\n    "Two."\n    async def f(self):\n        "Three."\ndef g(): pass\n'
+    assert [text for text in demo_text.docstrings(source) if text] == ["One.", "Two.", "Three."]
+    assert list(demo_text.docstrings("print 'Python 2'")) == []
+
+
+def test_documents_are_written_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_text, "topics", lambda: iter(["a topic\nin two lines"]))
+    monkeypatch.setattr(demo_text, "modules", lambda: iter(['"""' + "A module that says what it is for. " * 2 + '"""']))
+    assert demo_text.write_text(tmp_path / "text") == {"topics": 1, "docstrings": 1, "modules": 1}
+    texts = list(demo_text.read_text(tmp_path / "text"))
+    assert len(texts) == 3
+    assert "a topic\nin two lines" in texts
