@@ -20,7 +20,8 @@ from .errors import (
     PathNotFoundError,
     StorageError,
 )
-from .index.index import DatasetIndex, build_index
+from .index.build import build_index
+from .index.index import DatasetIndex
 from .loader import ParquetLoader
 
 __all__ = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ParquetLoaderError
-from .index.index import build_index
+from .index.build import build_index
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .blocks import IntArray, TokenArray
 from .documents import Documents
 from .engine.pack import Taken, document_starts
-from .formats.base import IntArray, TokenArray
 from .options import integer
 
 __all__ = ["Batch"]

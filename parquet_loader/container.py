@@ -7,16 +7,12 @@ Any msgpack reader opens it; a flipped bit, a cut and a file of another kind or 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import secrets
-from pathlib import Path
 from typing import Any
 
 import msgpack
 
-__all__ = ["DamagedContainerError", "OtherVersionError", "open_container", "seal_container", "write_atomically"]
+__all__ = ["DamagedContainerError", "OtherVersionError", "open_container", "seal_container"]
 
 _MAGIC = "parquet_loader"
 _HEAD_BYTES = 1 << 10  # more than all fields before the payload take
@@ -78,19 +74,3 @@ def _fields(data: bytes) -> tuple[Any, Any, Any, Any, memoryview]:
     if len(body) != int.from_bytes(data[at + 1 : begin], "big"):
         raise ValueError("cut short, or longer than it says")
     return magic, kind, version, digest, body
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that, at any moment and after any crash, ``path`` is the old whole file or the new one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the user's umask
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from .blocks import IntArray
 from .errors import ConfigError
-from .formats.base import IntArray
 
 __all__ = ["IGNORE_INDEX", "Documents", "mask_first_labels", "mask_padding"]
 

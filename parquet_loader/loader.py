@@ -16,9 +16,12 @@ import numpy as np
 
 from .batch import Batch
 from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
-from .engine.engine import Counters, Engine, EngineConfig, required_bytes
+from .engine.config import Counters, EngineConfig
+from .engine.cost import required_bytes
+from .engine.engine import Engine
 from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
-from .index.index import DatasetIndex, index_storage
+from .index.build import index_storage
+from .index.index import DatasetIndex
 from .options import boolean, check_type, integer
 from .order.ending import TAILS, Finish, finish_of
 from .order.order import Order, lane_range

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.formats.base import ColumnChunk, ColumnLayout, TokenBlock
+from parquet_loader.blocks import TokenBlock
+from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 
 Chunk = tuple[bytes, ColumnChunk]
 

@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.container import (
-    DamagedContainerError,
-    OtherVersionError,
-    open_container,
-    seal_container,
-    write_atomically,
-)
+from parquet_loader.container import DamagedContainerError, OtherVersionError, open_container, seal_container
+from parquet_loader.storage.atomic import write_atomically
 
 PAYLOAD = {"files": ["a", "b"], "numbers": [1, -2, 3.5, None, True], "raw": b"\x00\xff" * 20}
 PLAIN = st.recursive(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats.base import IntArray, TokenArray
+from ..blocks import IntArray, TokenArray
 from .slices import Places, Slices, equal_stretches
 
 __all__ = ["Packer", "Taken", "WindowSlices", "document_starts"]

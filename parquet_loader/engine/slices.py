@@ -21,9 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats.base import IntArray, TokenArray, TokenBlock, pooled
-from ..formats.parquet.decode import as_binary
-from ..formats.parquet.pages import as_arrow
+from ..blocks import IntArray, TokenArray, TokenBlock, as_arrow, as_binary, pooled
 from ..order.order import Order, Window
 
 __all__ = ["Part", "Places", "Slices", "cut_part", "equal_stretches", "plan_parts", "slice_places"]

@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from ..blocks import IntArray
 from ..errors import DataError
+from ..index.index import ARRAYS
 
-__all__ = ["CODECS", "ColumnChunk", "ColumnLayout", "IntArray", "TokenArray", "TokenBlock", "narrowed", "pooled"]
-
-IntArray = npt.NDArray[np.int64]
-TokenArray = npt.NDArray[np.integer]
+__all__ = ["CODECS", "ColumnChunk", "ColumnLayout"]
 
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
@@ -83,37 +81,30 @@ class ColumnChunk:
         return DataError(problem, path=self.path, row_group=self.row_group, column=self.layout.column)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenBlock:
-    """The documents of a row group, one after another.
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file's footer, boiled down: for each column that may be meant its layout and its row groups' numbers.
 
     Attributes:
-        tokens: shape ``(tokens,)``, an integer dtype; not to be written to.
-        offsets: shape ``(documents + 1,)``, int64: document ``d`` is ``tokens[offsets[d]:offsets[d + 1]]``;
-            ``offsets[0]`` is 0 and ``offsets[-1]`` is ``len(tokens)``.
+        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`); empty
+            where the file has no column that may be meant.
+        leaves: what columns there are, where `columns` is empty.
     """
 
-    tokens: TokenArray
-    offsets: IntArray
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.tokens.nbytes + self.offsets.nbytes
+    columns: dict[str, tuple[ColumnLayout, IntArray]]
+    leaves: tuple[Leaf, ...] = ()
 
 
-def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
-    """Memory of pyarrow's pool, shape ``(count,)``, of any content. The pool gives a freed block to the next that asks;
-    from the system it would be fresh pages every time, which take longer to get than to fill.
-    """
-    dtype = np.dtype(dtype)
-    return np.frombuffer(pa.allocate_buffer(count * dtype.itemsize), dtype)
+ENTRY_ARRAYS = tuple(name for name in ARRAYS if name != "file")
 
 
-def narrowed(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
-    """The tokens in another dtype, in `pooled` memory; all of them must fit. As they are, if it is theirs."""
-    if tokens.dtype == dtype:
-        return tokens
-    target = pooled(len(tokens), dtype)
-    np.copyto(target, tokens, casting="unsafe")
-    return target
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf column of a Parquet schema: its number, its name without list levels, its Arrow type."""
+
+    number: int
+    name: str
+    type: pa.DataType
+    is_tokens: bool
+    nullable_element: bool
+    signed: bool

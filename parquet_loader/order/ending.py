@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats.base import IntArray
+from ..blocks import IntArray
 from .order import Order
 
 __all__ = ["TAILS", "Finish", "finish_of"]

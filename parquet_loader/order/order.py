@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..formats.base import IntArray
+from ..blocks import IntArray
 
 __all__ = ["Order", "Window", "lane_range", "permutation", "slice_starts"]
 

@@ -23,7 +23,8 @@ from .run.pipeline import Summary, pretokenize
 from .run.progress import Progress
 from .run.ranks import StepDone, pretokenize_rank
 from .sources.base import BadRecord, Cursor, Record, Source
-from .sources.files import FileSource, find_files
+from .sources.files import FileSource
+from .sources.find import find_files
 from .sources.registry import PRESETS, Preset, SourceOptions, open_source, register_source, source_names
 from .tokenizers.huggingface import TokenBatch, Tokenizer, TokenizerInfo, load_tokenizer
 from .write.manifest import Encoding, FileEntry, Manifest

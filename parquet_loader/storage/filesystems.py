@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -64,31 +63,6 @@ def relative_to(path: str, folder: str) -> str | None:
     if path.rstrip("/") == folder:
         return ""
     return path[len(folder) + 1 :] if path.startswith(folder + "/") else None
-
-
-def replace_file(filesystem: Filesystem, path: str, content: bytes) -> None:
-    """Write a file so that whoever looks, now or after a power cut, sees the old content or the new, and no mixture."""
-    if not is_local(filesystem):
-        filesystem.pipe_file(path, content)  # an object appears whole or not at all
-        return
-    temporary = f"{path}.new"
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
-    sync_folder(filesystem, os.path.dirname(path))
-
-
-def sync_folder(filesystem: Filesystem, path: str) -> None:
-    """Make the names in a local folder survive a power cut; elsewhere there is nothing to do."""
-    if not is_local(filesystem) or os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
 from ..options import boolean
 from ..storage.opening import Source
-from .devices import data_parallel_place, prefetch_to_device
-from .distributed import shared_index
+from .devices import prefetch_to_device
+from .distributed import data_parallel_place, shared_index
 from .torchdata import run_state
 from .workers import Handover, taken_error
 

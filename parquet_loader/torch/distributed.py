@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed
+from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import ParquetLoaderError, StorageError
-from ..index.index import DatasetIndex, build_index
+from ..errors import ConfigError, ParquetLoaderError, StorageError
+from ..index.build import build_index
+from ..index.index import DatasetIndex
 from ..storage.opening import Source
 from ..storage.retry import RETRY_SECONDS
 
-__all__ = ["shared_index"]
+__all__ = ["data_parallel_place", "shared_index"]
 
 
 def shared_index(
@@ -62,3 +64,28 @@ def shared_index(
     if isinstance(message[0], ParquetLoaderError):
         raise message[0]
     return index if index is not None else DatasetIndex.from_bytes(message[0])
+
+
+def data_parallel_place(mesh: DeviceMesh, *dimensions: str) -> tuple[int, int]:
+    """(rank, world size) of this process for a loader, in a mesh of which only some dimensions divide the data.
+
+    Processes that differ in other dimensions only, such as tensor, pipeline or context parallel ones, get the same:
+
+        mesh ("dp", "tp") of 2 x 2      processes   0 1      data_parallel_place(mesh, "dp")   (0, 2) (0, 2)
+                                                    2 3                                        (1, 2) (1, 2)
+
+    Args:
+        mesh: as ``torch.distributed.device_mesh.init_device_mesh`` makes it, with names.
+        dimensions: those that divide the data, from the outer one to the inner one: ``"dp_replicate", "dp_shard"``.
+
+    Raises:
+        ConfigError: the mesh has no such dimension.
+    """
+    names = mesh.mesh_dim_names or ()
+    rank, world_size = 0, 1
+    for name in dimensions:
+        if name not in names:
+            raise ConfigError(f"the mesh has no dimension {name!r}; it has {', '.join(names) or 'none with a name'}")
+        rank = rank * mesh.size(names.index(name)) + mesh.get_local_rank(name)
+        world_size *= mesh.size(names.index(name))
+    return rank, world_size

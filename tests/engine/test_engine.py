@@ -13,7 +13,9 @@ from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import ConfigError, DatasetIndex, ParquetLoader
 from parquet_loader.engine import engine, slices
-from parquet_loader.engine.engine import EngineConfig, WindowPlan, plan_window, required_bytes
+from parquet_loader.engine.config import EngineConfig
+from parquet_loader.engine.cost import required_bytes
+from parquet_loader.engine.plan import WindowPlan, plan_window
 from parquet_loader.formats.base import ColumnLayout
 from parquet_loader.formats.parquet import decode
 from parquet_loader.order.order import Order
@@ -183,7 +185,7 @@ def test_row_groups_that_are_tiny_and_lie_together_are_read_together() -> None:
 @pytest.fixture
 def small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks and parts are worth at the least, scaled down as small sets are: budgets are then tight."""
-    monkeypatch.setattr(engine, "_TASK_BYTES", 1 << 10)
+    monkeypatch.setattr(engine, "TASK_BYTES", 1 << 10)
     monkeypatch.setattr(engine, "_GAP_BYTES", 64)
     monkeypatch.setattr(engine, "_GROUP_BYTES", 128)
     monkeypatch.setattr(engine, "_OBJECTS_BYTES", 8)

@@ -25,7 +25,7 @@ from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, Sto
 from parquet_loader.formats.base import ColumnLayout
 from parquet_loader.index import DatasetIndex, build_index, default_cache_dir
 from parquet_loader.index import index as index_module
-from parquet_loader.index.index import index_storage
+from parquet_loader.index.build import index_storage
 from parquet_loader.storage import FileInfo, Storage, open_storage
 
 
@@ -148,7 +148,7 @@ def test_an_error_stops_the_reading_of_the_other_files(tmp_path: Path) -> None:
 
 def synthetic(groups: int, files: int) -> DatasetIndex:
     rng = np.random.default_rng(0)
-    names = index_module._ARRAYS
+    names = index_module.ARRAYS
     numbers = {name: rng.integers(0, 2**40, groups) for name in names}
     numbers["file"] = np.sort(rng.integers(0, files, groups))
     numbers["codec"] = np.zeros(groups, np.int64)
@@ -170,7 +170,7 @@ def synthetic(groups: int, files: int) -> DatasetIndex:
 def test_a_hundred_thousand_row_groups_take_a_hundred_bytes_each() -> None:
     index = synthetic(100_000, 2_000)
     assert len(index.to_bytes()) < 11 << 20
-    assert sum(getattr(index, name).nbytes for name in index_module._ARRAYS) < 10 << 20
+    assert sum(getattr(index, name).nbytes for name in index_module.ARRAYS) < 10 << 20
     assert same(DatasetIndex.from_bytes(index.to_bytes()), index)
 
 
@@ -587,4 +587,4 @@ def test_no_reference_to_a_footer_stays_after_building(folder: Path) -> None:
 def test_python_is_not_asked_to_hold_an_object_for_each_row_group() -> None:
     index = synthetic(100_000, 10)
     assert sys.getsizeof(index.__dict__) < 10_000
-    assert all(isinstance(getattr(index, name), np.ndarray) for name in index_module._ARRAYS)
+    assert all(isinstance(getattr(index, name), np.ndarray) for name in index_module.ARRAYS)

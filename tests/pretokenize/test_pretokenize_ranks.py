@@ -24,7 +24,8 @@ from parquet_loader.pretokenize import (
 )
 from parquet_loader.pretokenize.cli import main
 from parquet_loader.pretokenize.run.ranks import ranks_from_environment
-from parquet_loader.pretokenize.sources.files import FileSource, InputFile
+from parquet_loader.pretokenize.sources.files import FileSource
+from parquet_loader.pretokenize.sources.find import InputFile
 from parquet_loader.pretokenize.write.folder import OutputFolder
 from parquet_loader.pretokenize.write.manifest import Skipped
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError
 from parquet_loader.pretokenize.sources import files
 from parquet_loader.pretokenize.sources.base import BadRecord, Record
-from parquet_loader.pretokenize.sources.files import FileSource, TextUnit, classify, find_files
+from parquet_loader.pretokenize.sources.files import FileSource, TextUnit
+from parquet_loader.pretokenize.sources.find import classify, find_files
 
 
 def read(*inputs: object, column: str = "text", unit: TextUnit = "line") -> list[Record]:

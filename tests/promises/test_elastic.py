@@ -15,7 +15,8 @@ from reference import lane_streams
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import ParquetLoader, merge_checkpoints
-from parquet_loader.engine.engine import plan_window, required_bytes
+from parquet_loader.engine.cost import required_bytes
+from parquet_loader.engine.plan import plan_window
 
 LANES = 8
 ORDER = dict(lanes=LANES, window=4, seed=7)

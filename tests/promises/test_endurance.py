@@ -19,7 +19,7 @@ from subprocesses import finish, run, start
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import DataError, ParquetLoader, ParquetLoaderError, StorageError, build_index
-from parquet_loader.container import write_atomically
+from parquet_loader.storage.atomic import write_atomically
 from parquet_loader.testing import FaultyFiles
 
 OPTIONS: dict[str, Any] = {"seq_len": 16, "lanes": 6, "window": 2, "threads": 2}

@@ -19,7 +19,9 @@ import pytest
 from subprocesses import run
 
 from parquet_loader import ParquetLoader
-from parquet_loader.engine.engine import Counters, _Shared, _WindowJob, plan_window
+from parquet_loader.engine.config import Counters
+from parquet_loader.engine.engine import _Shared, _WindowJob
+from parquet_loader.engine.plan import plan_window
 from parquet_loader.engine.prefetch import Budget
 
 MIB = 1 << 20

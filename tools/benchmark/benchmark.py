@@ -53,7 +53,7 @@ from benchmark_data import SetSpec, generate
 from benchmark_loaders import LOADERS, Loader, Options
 
 from parquet_loader.index import DatasetIndex
-from parquet_loader.index.index import index_storage
+from parquet_loader.index.build import index_storage
 from parquet_loader.storage import open_storage
 
 _RUN_SECONDS = 3600  # more than any run takes: a deadlock of a peer must not end the benchmark

@@ -27,7 +27,8 @@ import numpy as np
 from scaling_data import CODECS, ENCODINGS, PRETOKENIZE, SetSpec, generate, link_farm, many_files
 from scaling_report import Cell, Result, draw, middle, panel, table, write_docs
 
-from parquet_loader.engine.engine import EngineConfig, plan_window
+from parquet_loader.engine.config import EngineConfig
+from parquet_loader.engine.plan import plan_window
 from parquet_loader.index import build_index
 from parquet_loader.order.order import Order, lane_range
 from parquet_loader.storage import open_storage

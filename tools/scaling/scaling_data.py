@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.formats.base import IntArray
+from parquet_loader.blocks import IntArray
 from parquet_loader.index import DatasetIndex, build_index
 from parquet_loader.pretokenize.write.writer import LAYOUT, token_schema
 from parquet_loader.storage import FileInfo

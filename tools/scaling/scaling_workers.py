@@ -22,7 +22,7 @@ from parquet_loader import Batch, ParquetLoader
 from parquet_loader.formats.parquet.decode import decode_chunk
 from parquet_loader.index import DatasetIndex, build_index
 from parquet_loader.index import index as index_module
-from parquet_loader.index.index import index_storage
+from parquet_loader.index.build import index_storage
 from parquet_loader.order.order import Order
 from parquet_loader.storage import open_storage
 
@@ -140,9 +140,9 @@ def fill_cache(*, folder: str, cache: str, row_groups: int) -> Figures:
     storage = open_storage(folder)
     files = storage.list_files()
     small = build_index([Path(folder) / files[0].path], cache_dir=cache)
-    numbers = np.stack([getattr(small, name)[:1] for name in index_module._ENTRY_ARRAYS])
-    entry = index_module._FileEntry({small.column: (small.layouts[0], np.repeat(numbers, row_groups // len(files), 1))})
-    index_module._Cache(cache, storage.identity, None).write(files, [entry] * len(files))
+    numbers = np.stack([getattr(small, name)[:1] for name in index_module.ENTRY_ARRAYS])
+    entry = index_module.FileEntry({small.column: (small.layouts[0], np.repeat(numbers, row_groups // len(files), 1))})
+    index_module.IndexCache(cache, storage.identity, None).write(files, [entry] * len(files))
     return {}
 
 

@@ -48,7 +48,7 @@ import parquet_loader.index
 import parquet_loader.storage.local
 import parquet_loader.storage.remote
 from parquet_loader import Batch, ParquetLoader, merge_checkpoints
-from parquet_loader.container import write_atomically
+from parquet_loader.storage.atomic import write_atomically
 
 ROOT = Path(__file__).parents[2]
 LANES, MOST_RANKS = 24, 8

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -24,11 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ...blocks import IntArray, TokenBlock, narrowed
 from ...errors import DataError
-from ..base import CODECS, ColumnChunk, ColumnLayout, IntArray, TokenArray, TokenBlock, narrowed
+from ..base import CODECS, ColumnChunk, ColumnLayout
 from . import pages, rehost, thrift
+from .levels import ByteArray, _offsets, unusual_levels
+from .pages import PLAIN, open_page, plan_pages
+from .values import EncodedValues, PlainValues, Wanted
 
-__all__ = ["append_eos", "as_binary", "cast_tokens", "decode_chunk", "decode_cost"]
+__all__ = ["cast_tokens", "decode_chunk", "decode_cost", "decode_pages"]
 
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
@@ -205,20 +210,30 @@ def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk) -> DataErro
     )
 
 
-def append_eos(block: TokenBlock, eos_id: int) -> TokenBlock:
-    """A block with ``eos_id`` after every document, empty ones too: as many tokens more as there are documents."""
-    documents = len(block.offsets) - 1
-    eos = pa.scalar(np.array([eos_id], block.tokens.dtype).tobytes(), pa.large_binary())
-    separator = pa.scalar(b"", pa.large_binary())
-    joined = pc.binary_join_element_wise(as_binary(block.tokens, block.offsets), eos, separator)
-    # The count, since of nothing joined pyarrow makes a buffer that is not empty.
-    tokens = np.frombuffer(joined.buffers()[2] or b"", block.tokens.dtype, len(block.tokens) + documents)
-    return TokenBlock(tokens, block.offsets + np.arange(documents + 1, dtype=np.int64))
+def decode_pages(raw: memoryview, chunk: ColumnChunk, wanted: Wanted) -> TokenBlock:
+    """Decode one column chunk. The block keeps nothing of ``raw``.
 
-
-def as_binary(tokens: TokenArray, offsets: IntArray) -> pa.LargeBinaryArray:
-    """Documents as byte strings, without a copy of the tokens: what lets one C++ call move whole documents."""
-    scaled = offsets * tokens.itemsize
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(scaled), pa.py_buffer(tokens)]
-    )
+    Raises:
+        DataError: the bytes are damaged, or hold a null inside a document.
+        NotSupported: an encoding or structure that pyarrow's own reader may know.
+        OutOfRange: an id is not as wanted, or an entry of the dictionary, used or not.
+    """
+    dictionary, pages = plan_pages(raw, chunk)
+    slots = [0, *itertools.accumulate(page.slots for page in pages)]
+    values: PlainValues | EncodedValues
+    if all(page.encoding == PLAIN for page in pages):
+        values = PlainValues(chunk, wanted)
+    else:
+        values = EncodedValues(raw, dictionary, pages, chunk, wanted)
+    repetition: list[bytes] = []
+    holes: list[tuple[IntArray, ByteArray]] = []
+    # A page's values are moved on while they are in the processor's cache, and its memory serves the next page.
+    for number, page in enumerate(pages):
+        body = open_page(raw, page, chunk)
+        repetition.append(bytes(body.repetition))
+        holes.append(
+            unusual_levels([body.definition], slots[number : number + 2], chunk.layout.max_definition_level, chunk)
+        )
+        values.append(page, page.slots - len(holes[-1][0]), body.values)
+        del body
+    return TokenBlock(values.tokens(), _offsets(repetition, holes, slots, chunk))

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import DataError
+from ...storage.base import FileInfo, Storage
 from .thrift import ThriftError, Value, read_struct
 
 __all__ = ["check_footer"]
@@ -96,3 +101,58 @@ def _enum(fields: Fields, field: int, name: str, count: int) -> int:
     if type(value) is not int or not 0 <= value < count:
         raise ThriftError(f"there is no {name} {value!r}")
     return value
+
+
+_TAIL_BYTES = 64 << 10
+
+
+_SIGNATURE_BYTES = 28  # nonce and tag, after a footer that is plain while columns are encrypted
+
+
+def read_footer(storage: Storage, file: FileInfo) -> pq.FileMetaData:
+    """The footer, with one read of the file's tail, or two where it is longer than `_TAIL_BYTES`."""
+    if file.size < 12:
+        raise DataError(
+            f"is {file.size} bytes long, too short for a Parquet file; was its writing or copying cut off?",
+            path=file.path,
+        )
+    tail = storage.read(file, max(0, file.size - _TAIL_BYTES), min(file.size, _TAIL_BYTES))
+    if tail[-4:] == b"PARE":
+        raise DataError("has an encrypted footer; encrypted files cannot be read, decrypt it first", path=file.path)
+    if tail[-4:] != b"PAR1":
+        raise _not_parquet(storage, file)
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length > file.size - 12:
+        raise DataError(f"claims a footer of {length:,} bytes in {file.size:,}; it is damaged", path=file.path)
+    if length + 8 > len(tail):
+        tail = storage.read(file, file.size - length - 8, length + 8)
+    framed = b"PAR1" + tail[-(length + 8) :]
+    try:
+        check_footer(memoryview(framed)[4:-8])
+        # The limits only guard against allocating more than the bytes can describe, which is what the length says.
+        metadata = pq.ParquetFile(
+            pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
+        ).metadata
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ThriftError) as error:
+        if "encrypted" in str(error).lower():
+            raise DataError("is encrypted; decrypt it first", path=file.path) from error
+        raise DataError(f"its footer cannot be read, it is damaged ({error})", path=file.path) from error
+    if length - metadata.serialized_size == _SIGNATURE_BYTES:  # pyarrow ends the process when asked for its columns
+        raise DataError("has encrypted columns and a signed footer; decrypt it first", path=file.path)
+    return metadata
+
+
+def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
+    head = storage.read(file, 0, min(file.size, 64))
+    start = head.lstrip().lower()
+    if head[:4] == b"PAR1":
+        cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
+    elif head[:6] == b"ARROW1":
+        cause = "it is an Arrow IPC (Feather) file: write it as Parquet"
+    elif start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        cause = "it is a web page, an error message perhaps: download the file again"
+    elif start.startswith(b"version https://git-lfs"):
+        cause = "it is a Git LFS pointer: fetch the real file with git lfs pull"
+    else:
+        cause = f"it starts with {head[:8]!r}"
+    return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ConfigError, DataError
-from ...storage.filesystems import open_filesystem, replace_file, storage_errors
+from ...storage.atomic import replace_file
+from ...storage.filesystems import open_filesystem, storage_errors
 from ..extras import import_extra
 
 HashName = Literal["sha256", "sha1", "md5", "blake2b", "xxh3"]

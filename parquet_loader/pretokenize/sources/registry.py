@@ -15,7 +15,8 @@ from typing import TypeAlias, cast
 
 from ...errors import ConfigError
 from .base import Source
-from .files import FileSource, Kind, TextUnit, find_files
+from .files import FileSource, TextUnit
+from .find import Kind, find_files
 from .hub import HubSource, open_hub_dataset
 
 

@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...errors import ConfigError, StorageError
+from ...storage.atomic import replace_file, sync_folder
 from ...storage.filesystems import (
     Filesystem,
     display_name,
@@ -34,11 +35,9 @@ from ...storage.filesystems import (
     is_local,
     open_filesystem,
     relative_to,
-    replace_file,
     storage_errors,
-    sync_folder,
 )
-from ..sources.files import InputFile
+from ..sources.find import InputFile
 from .journal import JOURNAL_NAME, Journal
 from .lock import LOCK_NAME, Claim, claimed
 from .manifest import MANIFEST_NAME, FileEntry, Manifest

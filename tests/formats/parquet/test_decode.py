@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from writers import WRITERS, read_pyarrow, write_pyarrow
 
+from parquet_loader.blocks import TokenBlock, append_eos, as_binary
 from parquet_loader.errors import DataError
-from parquet_loader.formats.base import ColumnChunk, ColumnLayout, TokenBlock
+from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import decode
-from parquet_loader.formats.parquet.decode import append_eos, as_binary, cast_tokens, decode_chunk
+from parquet_loader.formats.parquet.decode import cast_tokens, decode_chunk
 from parquet_loader.index import build_index
 from parquet_loader.storage import open_storage
 

@@ -1,0 +1,77 @@
+"""`TokenBlock`, what every format decodes to: its Arrow views, and memory that is reused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["IntArray", "TokenArray", "TokenBlock", "append_eos", "as_arrow", "as_binary", "narrowed", "pooled"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+TokenArray = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBlock:
+    """The documents of a row group, one after another.
+
+    Attributes:
+        tokens: shape ``(tokens,)``, an integer dtype; not to be written to.
+        offsets: shape ``(documents + 1,)``, int64: document ``d`` is ``tokens[offsets[d]:offsets[d + 1]]``;
+            ``offsets[0]`` is 0 and ``offsets[-1]`` is ``len(tokens)``.
+    """
+
+    tokens: TokenArray
+    offsets: IntArray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.tokens.nbytes + self.offsets.nbytes
+
+
+def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
+    """Memory of pyarrow's pool, shape ``(count,)``, of any content. The pool gives a freed block to the next that asks;
+    from the system it would be fresh pages every time, which take longer to get than to fill.
+    """
+    dtype = np.dtype(dtype)
+    return np.frombuffer(pa.allocate_buffer(count * dtype.itemsize), dtype)
+
+
+def narrowed(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
+    """The tokens in another dtype, in `pooled` memory; all of them must fit. As they are, if it is theirs."""
+    if tokens.dtype == dtype:
+        return tokens
+    target = pooled(len(tokens), dtype)
+    np.copyto(target, tokens, casting="unsafe")
+    return target
+
+
+def append_eos(block: TokenBlock, eos_id: int) -> TokenBlock:
+    """A block with ``eos_id`` after every document, empty ones too: as many tokens more as there are documents."""
+    documents = len(block.offsets) - 1
+    eos = pa.scalar(np.array([eos_id], block.tokens.dtype).tobytes(), pa.large_binary())
+    separator = pa.scalar(b"", pa.large_binary())
+    joined = pc.binary_join_element_wise(as_binary(block.tokens, block.offsets), eos, separator)
+    # The count, since of nothing joined pyarrow makes a buffer that is not empty.
+    tokens = np.frombuffer(joined.buffers()[2] or b"", block.tokens.dtype, len(block.tokens) + documents)
+    return TokenBlock(tokens, block.offsets + np.arange(documents + 1, dtype=np.int64))
+
+
+def as_binary(tokens: TokenArray, offsets: IntArray) -> pa.LargeBinaryArray:
+    """Documents as byte strings, without a copy of the tokens: what lets one C++ call move whole documents."""
+    scaled = offsets * tokens.itemsize
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(scaled), pa.py_buffer(tokens)]
+    )
+
+
+def as_arrow(numbers: TokenArray) -> pa.Array:
+    """An Arrow array of the same memory. Unlike ``pa.array`` it does not import pandas to see whether this is its."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])

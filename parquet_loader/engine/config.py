@@ -1,0 +1,58 @@
+"""What an engine runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..index.index import DatasetIndex
+from ..order.order import Order
+from ..storage.base import Storage
+
+__all__ = ["EngineConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineConfig:
+    """What an engine runs on.
+
+    Attributes:
+        index, storage, order: the dataset and its order.
+        first, last: the lanes ``[first, last)``.
+        dtype: of the rows.
+        held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
+        bound: one past the largest token id allowed; fits `held_dtype`.
+        eos_id: appended to every document where it is not None.
+        threads: row groups decoded at once.
+        requests: row groups read at once.
+        budget_bytes: the most that is ever held.
+        epochs: no more than these are read; None for no end.
+    """
+
+    index: DatasetIndex
+    storage: Storage
+    order: Order
+    first: int
+    last: int
+    dtype: np.dtype[np.integer]
+    held_dtype: np.dtype[np.integer]
+    bound: int
+    eos_id: int | None
+    threads: int
+    requests: int
+    budget_bytes: int
+    epochs: int | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """What engines have done. Added to under their budget's lock: a lock of its own might be held by a thread that a
+    forked child does not have.
+    """
+
+    bytes_read: int = 0
+    reads: int = 0
+    row_groups: int = 0
+    tokens_decoded: int = 0
+    fallbacks: int = 0

@@ -1,0 +1,277 @@
+"""Repetition and definition levels to document offsets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...blocks import IntArray
+from ...errors import DataError
+from ..base import ColumnChunk
+from . import thrift
+
+__all__ = ["null_element"]
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
+
+
+DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
+
+
+MAX_VARINT = 5  # bytes of a run's header
+
+
+_NO_SLOTS: IntArray = np.empty(0, np.int64)
+
+
+_NO_LEVELS: ByteArray = np.empty(0, np.uint8)
+
+
+def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:
+    """The error for a null inside a document."""
+    return chunk.error(
+        f"row {row} has a null inside its document, at position {position}; "
+        "a null is no token: remove it or write the id that was meant"
+    )
+
+
+def _offsets(
+    repetition: list[bytes], holes_of_pages: list[tuple[IntArray, ByteArray]], slots: list[int], chunk: ColumnChunk
+) -> IntArray:
+    """Where documents begin among the tokens, by their first slots and the slots without a token."""
+    beginnings, _ = unusual_levels(repetition, slots, 1, chunk)
+    if chunk.slots and not (len(beginnings) and beginnings[0] == 0):
+        raise _damaged_levels(chunk, "the first slot is inside a document")
+    edges = np.append(beginnings, chunk.slots)
+    holes = np.concatenate([_NO_SLOTS, *(slots for slots, _ in holes_of_pages)])
+    if not len(holes):
+        return edges
+    rows = np.searchsorted(beginnings, holes, side="right") - 1
+    positions = holes - edges[rows]
+    if chunk.layout.nullable_element:
+        levels = np.concatenate([levels for _, levels in holes_of_pages])
+        nulls = np.flatnonzero(levels == chunk.layout.max_definition_level - 1)
+        if len(nulls):
+            raise null_element(chunk, int(rows[nulls[0]]), int(positions[nulls[0]]))
+    # What is left are empty and null lists, each a document of its one slot.
+    wrong = np.flatnonzero(edges[rows + 1] - edges[rows] != 1)
+    if len(wrong):
+        raise _damaged_levels(chunk, f"row {int(rows[wrong[0]])} is an empty list that has elements")
+    return edges - np.searchsorted(holes, edges)
+
+
+def unusual_levels(
+    sections: Sequence[bytes | memoryview], slots: Sequence[int], usual: int, chunk: ColumnChunk
+) -> tuple[IntArray, ByteArray]:
+    """The slots of a chunk whose level is not ``usual``, the highest there is, in order; and their levels.
+
+    Args:
+        sections: levels, a section for each page.
+        slots: each page's first slot, and at the end the last page's end.
+    """
+    counts = [end - first for first, end in itertools.pairwise(slots)]
+    # Nothing but usual levels is one run a page with any sensible writer: no need to look closer.
+    if all(
+        section == thrift.varint(count << 1) + bytes([usual]) for section, count in zip(sections, counts, strict=True)
+    ):
+        return _NO_SLOTS, _NO_LEVELS
+    width = usual.bit_length()
+    *begins, size = itertools.accumulate(map(len, sections), initial=0)
+    # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
+    data = np.frombuffer(b"".join([*sections, bytes(MAX_VARINT + 1)]), np.uint8)
+    if not all(map(len, sections)):
+        raise _damaged_levels(chunk, "a page has none")
+    runs = _chained(data, size, width, _likely_heads(data, size, begins, width, usual))
+    if runs is None:
+        runs = _chained(data, size, width, _run_heads(data, size, width))
+    first_runs = _NO_SLOTS if runs is None else runs.heads.searchsorted(begins)
+    if runs is None or runs.heads.take(first_runs, mode="clip").tolist() != begins:
+        raise _damaged_levels(chunk, "a run goes beyond its page")
+    heads, headers, payloads = runs.heads, runs.headers, runs.payloads
+    is_literal = headers & 1
+    lengths = headers >> 1 << 3 * is_literal
+    ends = lengths.cumsum()
+    before = 0
+    for count, end_run in zip(counts, [*first_runs[1:].tolist(), len(heads)], strict=True):
+        run = end_run - 1
+        surplus = int(ends[run]) - before - count
+        before += count + surplus
+        if surplus < 0:
+            raise _damaged_levels(chunk, "a page has fewer than slots")
+        # The last group of 8 is padded. A whole run too many is the beginning of the values: no checksum covers the
+        # header of a page, which says where they begin.
+        if surplus:
+            while not lengths[run]:
+                run -= 1
+            if surplus >= lengths[run]:
+                raise _damaged_levels(chunk, "a page has more than slots")
+            lengths[run] -= surplus
+    places = lengths.cumsum() - lengths
+    places += slots[0]
+
+    levels = data[payloads]
+    # By places, not by mask: a mask with no pattern to it is slow.
+    picked = is_literal.nonzero()[0]
+    found, found_levels = _unpack_groups(
+        data, payloads=payloads[picked], slots=places[picked], lengths=lengths[picked], width=width, usual=usual
+    )
+    picked = ((is_literal == 0) & (levels != usual)).nonzero()[0]
+    if len(picked):
+        lengths = lengths[picked]
+        found = np.concatenate([found, places[picked].repeat(lengths) + _counted(lengths)])
+        order = found.argsort(kind="stable")
+        found = found[order]
+        found_levels = np.concatenate([found_levels, levels[picked].repeat(lengths)])[order]
+    if len(found_levels) and int(found_levels.max()) > usual:
+        raise _damaged_levels(chunk, f"level {int(found_levels.max())} where {usual} is the highest")
+    return found, found_levels
+
+
+def _damaged_levels(chunk: ColumnChunk, problem: str) -> DataError:
+    return chunk.error(f"has damaged levels: {problem}")
+
+
+def _unpack_groups(
+    data: ByteArray, *, payloads: IntArray, slots: IntArray, lengths: IntArray, width: int, usual: int
+) -> tuple[IntArray, ByteArray]:
+    """Slots and levels of what is unusual in literal runs: groups of 8 levels of ``width`` bits."""
+    groups = (lengths + 7) >> 3
+    if len(groups) and int(groups.max()) > 1:
+        nth = _counted(groups)
+        payloads = payloads.repeat(groups) + nth * width
+        nth <<= 3
+        slots = slots.repeat(groups) + nth
+        lengths = lengths.repeat(groups) - nth
+    if width == 1:
+        levels = np.unpackbits(data[payloads], bitorder="little")
+    else:
+        bits = np.unpackbits(data[payloads[:, None] + np.arange(width)], axis=1, bitorder="little")
+        levels = np.packbits(bits.reshape(-1, width), axis=1, bitorder="little")[:, 0]
+    places = np.flatnonzero(levels != usual)
+    group = places >> 3
+    place = places & 7
+    real = place < lengths[group]
+    return (slots[group] + place)[real], levels[places][real]
+
+
+def _counted(lengths: IntArray) -> IntArray:
+    """0, 1, ..., length - 1 for every length, in a row."""
+    ends = lengths.cumsum()
+    numbers: IntArray = np.arange(int(ends[-1]) if len(ends) else 0)
+    numbers -= (ends - lengths).repeat(lengths)
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The places of runs' headers, the headers, and the places of what follows them; all of shape ``(runs,)``."""
+
+    heads: IntArray
+    headers: IntArray
+    payloads: IntArray
+
+
+def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> _Runs | None:
+    """The runs at ``heads``, if each ends where the next begins, from 0 to ``size``; else they are not the runs."""
+    headers, payloads = _varints(data, heads)
+    payloads += heads
+    is_literal = headers & 1
+    ends = payloads + is_literal * ((headers >> 1) * width - 1) + 1
+    if heads[0] or ends[-1] != size or not (ends[:-1] == heads[1:]).all():
+        return None
+    return _Runs(heads, headers, payloads)
+
+
+def _likely_heads(data: ByteArray, size: int, begins: Sequence[int], width: int, usual: int) -> IntArray:
+    """Where runs begin if writers alternate between runs of the usual level and literals, as they nearly always do.
+
+    A guess, to be verified: whatever byte of the usual level stands before one that may be a literal's header is taken
+    for the end of a run.
+    """
+    is_head = np.zeros(size + 256 * width, bool)
+    literal = data[1:size] & 1
+    literal &= data[: size - 1] == usual
+    literal &= data[1:size] > 1
+    is_head[1:size] = literal
+    is_head[begins] = True
+    heads = is_head[:size].nonzero()[0]
+    first = data[heads]
+    after = heads + first.astype(np.int64) // 2 * width
+    after += 1
+    is_head[after[first & 1 == 1]] = True
+    return is_head[:size].nonzero()[0]
+
+
+def _run_heads(data: ByteArray, size: int, width: int) -> IntArray:
+    """The places of all runs' headers in ``data[:size]``, whatever the runs are."""
+    position = 0
+    pieces = [_NO_SLOTS]
+    while position < size:
+        window = min(WINDOW, size - position)
+        jumps = _jumps(data[position : position + window + MAX_VARINT], window, width)
+        tables = [np.minimum(jumps, window)]
+        for _ in range(DOUBLINGS):
+            tables.append(tables[-1].take(tables[-1]))
+        far = tables.pop().data
+        place = 0
+        steps = []
+        while place < window:
+            steps.append(place)
+            place = far[place]
+        heads = np.array(steps)
+        is_head = np.zeros(window + 1, bool)
+        is_head[heads] = True
+        for table in reversed(tables):
+            heads = np.concatenate([heads, table[heads]])
+            is_head[heads] = True
+        heads = is_head[:window].nonzero()[0]
+        pieces.append(heads + position)
+        position += int(jumps[heads[-1]])
+    return np.concatenate(pieces)
+
+
+def _jumps(data: ByteArray, window: int, width: int) -> IntArray:
+    """For every byte, were it a run's header, the place of the next one: shape ``(window + 1,)``, the last unused."""
+    head = data[:window]
+    goes_on = data > 127
+    header_and_level = np.full(window, 2, np.uint8)
+    more = goes_on[:window]
+    for place in range(1, MAX_VARINT):
+        header_and_level += more
+        more = more & goes_on[place : place + window]
+    literal = head & 1
+    groups = ((head & 127) >> 1).astype(np.uint16)
+    groups *= width
+    groups -= 1  # in 16 bits: what wraps around here does so again in the sum
+    groups *= literal
+    groups += header_and_level
+    jumps = np.arange(window + 1)
+    jumps[:-1] += groups
+    long = (head & 0x81 == 0x81).nonzero()[0]
+    if len(long):
+        headers, sizes = _varints(data, long)
+        jumps[long] = long + sizes + (headers >> 1) * width
+    return jumps
+
+
+def _varints(data: ByteArray, places: IntArray) -> tuple[IntArray, IntArray]:
+    """The varints at ``places``, and how many bytes they take: `MAX_VARINT` at most, the rest is cut off."""
+    byte = data[places]
+    values = (byte & 127).astype(np.int64)
+    sizes = np.ones(len(places), np.int64)
+    more = (byte > 127).nonzero()[0]
+    for place in range(1, MAX_VARINT):
+        if not len(more):
+            break
+        byte = data[places[more] + place]
+        values[more] |= (byte & 127).astype(np.int64) << 7 * place
+        sizes[more] += 1
+        more = more[byte > 127]
+    return values, sizes

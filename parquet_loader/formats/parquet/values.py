@@ -1,0 +1,383 @@
+"""A column chunk's values to tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...blocks import TokenArray, as_arrow, narrowed, pooled
+from ..base import ColumnChunk
+from . import rehost, thrift
+from .levels import ByteArray
+from .pages import (
+    BYTE_STREAM_SPLIT,
+    DATA_PAGE,
+    DELTA_BINARY_PACKED,
+    DICTIONARY,
+    DICTIONARY_PAGE,
+    PLAIN,
+    Page,
+    _stored,
+    _unpack,
+)
+
+__all__ = ["OutOfRange", "Wanted", "kept_bytes"]
+
+SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
+
+
+MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
+
+
+class OutOfRange(Exception):
+    """An id may be out of range. Whether it is one of a document's, and where, only the whole chunk can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What tokens are wanted as.
+
+    Attributes:
+        dtype: of the tokens.
+        bound: one past the largest id allowed, at most one past the largest value of `dtype`; None where the tokens
+            are wanted as they are stored, `dtype` being the stored one, and nothing is checked.
+    """
+
+    dtype: np.dtype[np.integer]
+    bound: int | None
+
+    def check(self, values: TokenArray) -> None:
+        """Raise `OutOfRange` where stored values do not all fit."""
+        # A negative id read as unsigned is larger than any bound, so one pass finds both kinds of wrong.
+        if self.bound is not None and len(values) and int(values.view(f"u{values.itemsize}").max()) >= self.bound:
+            raise OutOfRange
+
+
+class _Joined:
+    """Bytes put one after another into memory that was taken beforehand."""
+
+    def __init__(self, capacity: int) -> None:
+        self.memory: ByteArray = pooled(capacity, np.uint8).view(np.uint8)
+        self.size = 0
+
+    def append(self, part: bytes | memoryview) -> None:
+        end = self.size + len(part)
+        assert end <= len(self.memory)
+        self.memory[self.size : end] = np.frombuffer(part, np.uint8)
+        self.size = end
+
+    def joined(self) -> ByteArray:
+        self.memory.flags.writeable = False
+        return self.memory[: self.size]
+
+
+class PlainValues:
+    """Plain values: the tokens as they are, joined.
+
+    One page could be a view, but of memory that its neighbours share and that is counted as free after decoding.
+    """
+
+    def __init__(self, chunk: ColumnChunk, wanted: Wanted) -> None:
+        self.chunk = chunk
+        self.wanted = wanted
+        capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
+        self.memory: TokenArray = pooled(capacity, wanted.dtype)
+        self.count = 0
+
+    def append(self, page: Page, count: int, encoded: memoryview) -> None:
+        """Take a page's ``count`` values."""
+        values = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
+        if self.count + count > len(self.memory):
+            raise page.error(f"brings the tokens to more than the {len(self.memory):,} of the footer", self.chunk)
+        target = self.memory[self.count : self.count + count]
+        self.count += count
+        self.wanted.check(values)
+        np.copyto(target, values, casting="unsafe")
+
+    def tokens(self) -> TokenArray:
+        """All values."""
+        tokens = self.memory[: self.count]
+        tokens.flags.writeable = False
+        return tokens
+
+
+class _Scratch:
+    """Memory for indices, kept from chunk to chunk: fresh pages would cost more than what is done there.
+
+    There is as much of it as there were ever decoders at work at once.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[npt.NDArray[np.uint16]] = []  # append and pop are atomic
+
+    def take(self, count: int) -> npt.NDArray[np.uint16]:
+        """Memory for so many indices or more."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = np.empty(0, np.uint16)
+        return memory if len(memory) >= count else np.empty(count, np.uint16)
+
+    def give(self, memory: npt.NDArray[np.uint16]) -> None:
+        """Keep memory for the next one, unless it is too large."""
+        if memory.nbytes <= SCRATCH_BYTES:
+            self._free.append(memory)
+
+
+_scratch = _Scratch()
+
+
+def kept_bytes(most_slots: int) -> int:
+    """The most that a decoder keeps between chunks, where no chunk has more slots than these."""
+    return min(2 * most_slots, SCRATCH_BYTES)
+
+
+class EncodedValues:
+    """Values of any other encoding.
+
+    Indices of 8 to 16 bits are gathered from the dictionary. Split bytes are put together here where ids of two bytes
+    are wanted: the other bytes of each are zeros. All else is decoded by pyarrow, as the pages of a flat, required
+    column of a file in memory. Which way it is is told by each page.
+    """
+
+    def __init__(
+        self, raw: memoryview, dictionary: Page | None, pages: list[Page], chunk: ColumnChunk, wanted: Wanted
+    ) -> None:
+        self.chunk = chunk
+        self.wanted = wanted
+        self.entries: TokenArray | None = None
+        self.wanted_entries: TokenArray | None = None
+        self.data_offset = 0
+        self.parts: list[tuple[str, int]] = []  # (how its values are to be had, how many they are) of each page
+        self.bodies_bytes = sum(page.unpacked_bytes for page in pages)
+        self.pages = len(pages)
+        self.indices = _scratch.take(chunk.slots)
+        self.split: TokenArray = self.indices[:0]
+        self.file = _Joined(0)
+        if dictionary is not None:
+            stored = _stored(raw, dictionary, chunk)
+            entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
+            entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
+            self.entries = np.frombuffer(entries, chunk.layout.dtype)
+            wanted.check(self.entries)
+            self.wanted_entries = self.entries.astype(wanted.dtype, copy=False)
+
+    def append(self, page: Page, count: int, encoded: memoryview) -> None:
+        """Take a page's ``count`` values."""
+        if not count:
+            return
+        way = "hosted"
+        if page.encoding in DICTIONARY:
+            if self.entries is None:
+                raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
+            first = self._count("gathered")
+            indices = self.indices[first : first + count]
+            if unpack_indices(encoded, indices):
+                way = "gathered"
+                if int(indices.max()) >= len(self.entries):
+                    raise page.error(
+                        f"has index {int(indices.max())} into a dictionary of {len(self.entries):,}", self.chunk
+                    )
+        elif page.encoding == BYTE_STREAM_SPLIT and self.wanted.dtype == np.uint16:
+            way = "split"
+            first = self._count("split")
+            if not len(self.split):
+                self.split = pooled(self.chunk.slots, self.wanted.dtype)
+            self._join_bytes(page, encoded, self.split[first : first + count])
+        elif page.encoding == DELTA_BINARY_PACKED:
+            _check_delta(page, encoded, self.chunk)
+        if way == "hosted":
+            self._host(page, count, encoded)
+        self.parts.append((way, count))
+
+    def tokens(self) -> TokenArray:
+        """All values."""
+        sources = {"gathered": self._gathered, "split": self._joined_bytes, "hosted": self._hosted}
+        ways = dict.fromkeys(way for way, _ in self.parts)
+        values = {way: sources[way]() for way in ways}
+        if len(values) == 1:
+            return next(iter(values.values()))
+        places = dict.fromkeys(ways, 0)
+        pieces: list[TokenArray] = [np.empty(0, self.wanted.dtype)]
+        for way, count in self.parts:
+            pieces.append(values[way][places[way] : places[way] + count])
+            places[way] += count
+        return np.concatenate(pieces)
+
+    def _join_bytes(self, page: Page, encoded: memoryview, target: TokenArray) -> None:
+        """Two-byte values from a page of split ones, whose other bytes must be zeros."""
+        itemsize = self.chunk.layout.dtype.itemsize
+        plain = _plain_bytes(page, len(target), encoded, self.chunk)
+        streams = np.frombuffer(plain, np.uint8).reshape(itemsize, len(target))
+        if int(streams[2:].max()):
+            raise OutOfRange
+        np.multiply(streams[1], np.uint16(256), out=target, dtype=np.uint16)
+        np.add(target, streams[0], out=target)
+        self.wanted.check(target)
+
+    def _joined_bytes(self) -> TokenArray:
+        tokens = self.split[: self._count("split")]
+        tokens.flags.writeable = False
+        return tokens
+
+    def _host(self, page: Page, count: int, encoded: memoryview) -> None:
+        if not self.file.size:
+            entries_bytes = 0 if self.entries is None else self.entries.nbytes
+            headers_bytes = (self.pages + 1) * rehost.PAGE_HEADER_BYTES
+            self.file = _Joined(self.bodies_bytes + entries_bytes + headers_bytes + rehost.FOOTER_BYTES)
+            self.file.append(rehost.MAGIC)
+            if self.entries is not None:
+                size = self.entries.nbytes
+                self.file.append(rehost.page_header(DICTIONARY_PAGE, len(self.entries), PLAIN, size))
+                self.file.append(self.entries.data.cast("B"))
+            self.data_offset = self.file.size - len(rehost.MAGIC)
+        self.file.append(rehost.page_header(DATA_PAGE, count, page.encoding, len(encoded)))
+        self.file.append(encoded)
+
+    def _count(self, way: str) -> int:
+        return sum(count for known, count in self.parts if known == way)
+
+    def _gathered(self) -> TokenArray:
+        assert self.wanted_entries is not None
+        count = self._count("gathered")
+        taken = pc.take(as_arrow(self.wanted_entries), as_arrow(self.indices[:count]), boundscheck=False)
+        _scratch.give(self.indices)
+        return np.frombuffer(taken.buffers()[1], self.wanted.dtype, count)
+
+    def _hosted(self) -> TokenArray:
+        dtype = self.chunk.layout.dtype
+        count = self._count("hosted")
+        self.file.append(
+            rehost.file_footer(
+                schema=rehost.FLAT_SCHEMA[self.chunk.layout.physical_type],
+                leaf=rehost.FLAT_LEAF,
+                physical_type=self.chunk.layout.physical_type,
+                codec=0,
+                rows=count,
+                slots=count,
+                pages_bytes=self.file.size - len(rehost.MAGIC),
+                data_offset=self.data_offset,
+                dictionary_offset=-1 if self.entries is None else 0,
+            )
+        )
+        try:
+            with pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
+                column = file.read(use_threads=False).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise self.chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
+        if len(column) != count:
+            raise self.chunk.error(f"has {len(column):,} values where its levels say {count:,}: the file is damaged")
+        tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy().view(dtype)
+        self.wanted.check(tokens)
+        return narrowed(tokens, self.wanted.dtype)
+
+
+def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool:
+    """Fill ``indices`` from a page's runs of 8 to 16 bits an index; False where they are of another kind.
+
+    All but the smallest dictionaries make such pages. Tokens hardly repeat, so nearly all indices are in literal runs,
+    which writers make of one length, mostly 504: the likes that follow each other are unpacked together. A page of many
+    other runs is of another kind; so is a damaged one, which pyarrow is to judge.
+    """
+    width = encoded[0] if len(encoded) else 0
+    if not 8 <= width <= 16:
+        return False
+    data = np.frombuffer(encoded, np.uint8)
+    place, filled = 1, 0  # bytes of the page, indices
+    for _ in range(MAX_INDEX_RUNS):
+        try:
+            header, payload = thrift.read_varint(encoded, place)
+        except thrift.ThriftError:
+            return False
+        left = len(indices) - filled
+        if header < 2:
+            return False
+        if header & 1:
+            groups = header >> 1
+            stride = payload - place + width * groups
+            # Only headers of one byte are looked for, at the places where they would be.
+            like = data[place::stride] == (header if header < 128 else -1)
+            runs = min(len(like) if like.all() else max(1, int(like.argmin())), left // (8 * groups))
+            if not runs:  # the last one, of which a part is padding
+                groups = -(-left // 8)
+                if payload + width * groups > len(data):
+                    return False
+                last = np.empty(8 * groups, np.uint16)
+                _unpack_literals(data, payload, stride, width, last.reshape(1, groups, 8))
+                indices[filled:] = last[:left]
+                return True
+            end = place + runs * stride
+            if end > len(data):
+                return False
+            target = indices[filled : filled + 8 * runs * groups]
+            _unpack_literals(data, payload, stride, width, target.reshape(runs, groups, 8))
+            place, filled = end, filled + len(target)
+        else:
+            count, end = min(header >> 1, left), payload + (width + 7) // 8
+            if end > len(data):
+                return False
+            indices[filled : filled + count] = int.from_bytes(encoded[payload:end], "little")
+            place, filled = end, filled + count
+        if filled == len(indices):
+            return True
+    return False
+
+
+def _unpack_literals(data: ByteArray, place: int, stride: int, width: int, target: npt.NDArray[np.uint16]) -> None:
+    """Unpack groups of 8 indices of ``width`` bits each, 8 to 16, into ``target``, shape ``(runs, groups, 8)``.
+
+    A group is ``width`` bytes: its first eight hold its first four indices, its last eight the others. Four indices are
+    spread out by two shifts, as many at once as there are groups:
+
+        dddccc bbbaaa        of 3 bits in 6, instead of 16
+        ···dddccc···bbbaaa   the upper two are moved up
+        ···ddd···ccc···bbb···aaa
+
+    Args:
+        data: the page's values.
+        place: of the first run's first group.
+        stride: bytes from one run to the next.
+    """
+    runs, groups, _ = target.shape
+    if width == 16:
+        packed = np.ndarray((runs, 16 * groups), np.uint8, data, place, (stride, 1))
+        target.reshape(runs, -1).view(np.uint8)[:] = packed
+        return
+    spread = target.reshape(runs, -1).view("<u8").reshape(runs, groups, 2)
+    spare = 16 - width
+    pair = (1 << 2 * width) - 1
+    one = ((1 << width) - 1) * 0x1_0000_0001
+    for half, (first, surplus) in enumerate(((0, 0), (width - 8, 64 - 4 * width))):
+        four = np.ndarray((runs, groups), "<u8", data, place + first, (stride, width)) >> np.uint64(surplus)
+        upper = four << np.uint64(2 * spare)
+        upper &= np.uint64(pair << 32)
+        four &= np.uint64(pair)
+        four |= upper
+        np.left_shift(four, np.uint64(spare), out=upper)
+        upper &= np.uint64(one << 16)
+        four &= np.uint64(one)
+        np.bitwise_or(four, upper, out=spread[:, :, half])
+
+
+def _plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:
+    """The bytes of plain values. Any that come after them are padding."""
+    size = count * chunk.layout.dtype.itemsize
+    if len(encoded) < size:
+        raise page.error(f"has {len(encoded):,} bytes of values where {count:,} values take {size:,}", chunk)
+    return encoded[:size]
+
+
+def _check_delta(page: Page, encoded: memoryview, chunk: ColumnChunk) -> None:
+    """Refuse blocks of more miniblocks than the page can hold: pyarrow allocates a byte for each, unseen."""
+    try:
+        _, position = thrift.read_varint(encoded, 0)
+        miniblocks, _ = thrift.read_varint(encoded, position)
+    except thrift.ThriftError as error:
+        raise page.error(f"has damaged values ({error})", chunk) from error
+    if miniblocks > max(len(encoded), 1024):
+        raise page.error(f"has blocks of {miniblocks:,} miniblocks in {len(encoded):,} bytes", chunk)

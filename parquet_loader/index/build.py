@@ -1,0 +1,140 @@
+"""A `DatasetIndex` from a listing and footers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..errors import ConfigError
+from ..formats.base import FileEntry
+from ..formats.parquet.entries import read_entry
+from ..storage.base import FileInfo, Storage
+from ..storage.opening import Source, open_storage
+from ..storage.retry import RETRY_SECONDS
+from .cache import IndexCache
+from .index import DatasetIndex, assemble
+
+__all__ = ["build_index", "index_storage"]
+
+_TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
+
+
+Progress = Callable[[int, int], None]
+
+
+def build_index(
+    source: Source,
+    *,
+    column: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    threads: int = 16,
+    retry_seconds: float = RETRY_SECONDS,
+    progress: Progress | None = None,
+) -> DatasetIndex:
+    """Read the footers of a dataset, or of as much of it as the cache does not know.
+
+    Args:
+        source: a folder, a file, a glob or a URL, or a list of them.
+        column: the token column; None where only one column can be meant. A struct's field is ``parent.child``.
+        storage_options: for the fsspec filesystem of a URL.
+        cache_dir: where the cache lies; None for the user's cache folder.
+        threads: footers fetched at once.
+        retry_seconds: how long a request over the network is tried again once it has failed.
+        progress: called with (files done, files in all), from this thread.
+
+    Raises:
+        ConfigError: no list of integers, several, or not the one asked for; names the files that differ.
+        DataError: a file that is no readable Parquet.
+        StorageError: a path that cannot be listed or read.
+    """
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    return index_storage(storage, column=column, cache_dir=cache_dir, threads=threads, progress=progress)
+
+
+def index_storage(
+    storage: Storage,
+    *,
+    column: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    threads: int = 16,
+    progress: Progress | None = None,
+) -> DatasetIndex:
+    """`build_index` over a storage that is open already."""
+    files = storage.list_files()
+    cache = IndexCache(cache_dir, storage.identity, column)
+    known = dict(cache.read())
+    # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
+    entries = [known.get(file) if file.version else None for file in files]
+    missing = [number for number, entry in enumerate(entries) if entry is None]
+    done = len(files) - len(missing)
+    lacking: list[tuple[FileInfo, FileEntry]] = []
+    if progress is not None:
+        progress(done, len(files))
+    with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
+        try:
+            read = pool.map(lambda number: read_entry(storage, files[number], column), missing)
+            for number, entry in zip(missing, read, strict=True):
+                entries[number] = entry
+                done += 1
+                if progress is not None:
+                    progress(done, len(files))
+                if not entry.columns:
+                    lacking.append((files[number], entry))
+                    if len(lacking) == _TOLD_FILES:
+                        break
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after an error, do not read the others for nothing
+    if lacking:
+        raise _no_column(lacking, done, column)
+    whole = [entry for entry in entries if entry is not None]
+    assert len(whole) == len(files)
+    index = assemble(files, whole, _choose_column(files, whole, column))
+    if missing or len(known) != len(files):
+        cache.write(files, whole)
+    return index
+
+
+def _no_column(lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None) -> ConfigError:
+    """What is wrong with the first file without the column, which others are like it, and whether all are."""
+    (file, entry), more = lacking[0], [file.path for file, _ in lacking[1:]]
+    candidates = [leaf.name for leaf in entry.leaves if leaf.is_tokens]
+    others = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in entry.leaves[:20]) or "none"
+    if column is None:
+        problem = f"has no column that is a list of integers; its columns are {others}"
+    elif any(leaf.name == column for leaf in entry.leaves):
+        problem = f"has a column {column!r}, but that is no list of integers; lists of integers: {candidates}"
+    elif candidates:
+        problem = f"has no column {column!r}; lists of integers: {candidates}"
+    else:
+        problem = f"has no column {column!r} and no list of integers either; its columns are {others}"
+    if more:
+        problem += f". It is the same with {len(more)} more: {', '.join(more)}"
+    if done > len(lacking):
+        problem += f". The other {done - len(lacking):,} files looked at have it: name only those as the source"
+    elif not candidates:
+        problem += ". If it holds text, tokenize it with tools/pretokenize.py"
+    return ConfigError(f"{file.path} {problem}")
+
+
+def _choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None) -> str:
+    """The one column that every file has; says which files differ where there is none."""
+    common = set.intersection(*(set(entry.columns) for entry in entries))
+    if column is not None:
+        assert column in common
+        return column
+    if len(common) == 1:
+        return common.pop()
+    if common:
+        raise ConfigError(
+            f"several columns are lists of integers: {sorted(common)}; say which holds the tokens, "
+            f"for instance column={min(common)!r}"
+        )
+    names = sorted({name for entry in entries for name in entry.columns})
+    examples = []
+    for name in names:
+        without = [file.path for file, entry in zip(files, entries, strict=True) if name not in entry.columns]
+        examples.append(f"{name!r} is not in {len(without):,} files ({', '.join(without[:3])})")
+    raise ConfigError(f"no list of integers is in every file: {'; '.join(examples)}; load them apart")
