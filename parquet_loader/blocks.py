@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 __all__ = ["IntArray", "TokenArray", "TokenBlock", "append_eos", "as_arrow", "as_binary", "narrowed", "pooled"]
 
 IntArray = npt.NDArray[np.int64]
-
-
 TokenArray = npt.NDArray[np.integer]
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "LoaderInUseError",
     "ParquetLoaderError",
     "PathNotFoundError",
+    "PretokenizeWarning",
     "StorageError",
 ]
 
@@ -99,3 +100,7 @@ class LoaderClosedError(ParquetLoaderError, RuntimeError):
 
 class LoaderInUseError(ParquetLoaderError, RuntimeError):
     """A loader that two threads asked for a batch at once."""
+
+
+class PretokenizeWarning(UserWarning):
+    """Something that works, and may not be what was meant."""

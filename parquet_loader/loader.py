@@ -20,6 +20,7 @@ from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
 from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
+from .formats.parquet import PARQUET
 from .index.build import index_storage
 from .index.index import DatasetIndex
 from .options import boolean, check_type, integer
@@ -174,6 +175,7 @@ class ParquetLoader:
         )
         self._config = EngineConfig(
             index=index,
+            format=PARQUET,
             storage=storage,
             order=order,
             first=first,

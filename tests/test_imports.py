@@ -1,10 +1,11 @@
-"""Modules import one way, and a plain import brings nothing heavy."""
+"""Imports point one way between folders, and a plain import brings nothing heavy."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,72 +14,101 @@ import parquet_loader
 
 PACKAGE = Path(parquet_loader.__file__).parent
 
-# Each module may import those before it. `pretokenize` stands beside the loader and shares only the errors.
+# The way of the data, from the bottom up: each folder, or module beside the folders, may import those before it.
 ORDER = [
     "errors",
-    "arguments",
-    "locks",
-    "thrift",
-    "container",
-    "chunk",
-    "framing",
-    "pages",
-    "decode",
-    "files",
-    "local",
-    "redact",
-    "retry",
-    "remote",
+    "interrupts",
+    "blocks",
+    "options",
     "storage",
-    "footer",
-    "index",
-    "order",
-    "finish",
-    "prefetch",
-    "slices",
-    "pack",
-    "boundaries",
-    "batch",
+    "container",
     "checkpoint",
-    "stateful",
+    "order",
+    "formats",
+    "index",
     "engine",
+    "documents",
+    "batch",
     "loader",
     "__init__",
     "testing",
-    "devices",
-    "handover",
-    "sharing",
     "torch",
     "trainers",
+    "cli",
+    "__main__",
+]
+
+# Pretokenization stands beside the loader, and shares its errors and its storage.
+PRETOKENIZE_BELOW = {"errors", "interrupts", "storage", "container", "__init__"}
+PRETOKENIZE_ORDER = [
+    "extras",
+    "sources",
+    "tokenizers",
+    "write",
+    "select",
+    "options",
+    "run",
+    "convert",
+    "cli",
+    "__init__",
+    "__main__",
 ]
 
 # Those that may import torch.
-TORCH = {"devices", "handover", "sharing", "torch", "trainers"}
+TORCH = {"torch", "trainers"}
 
 
-def imports_of(path: Path) -> set[str]:
-    """Modules of this package that a file imports, wherever in it."""
+def module_of(path: Path) -> str:
+    """A file's dotted name below the package; that of a folder is its ``__init__``."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(name: str) -> set[str]:
+    """Modules of this package that a module imports, wherever in it."""
+    here = ["parquet_loader", *name.split(".")]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "parquet_loader":
-            found.add(([*node.module.split("."), "__init__"])[1])
-        elif isinstance(node, ast.Import):
-            found |= {
-                ([*alias.name.split("."), "__init__"])[1]
-                for alias in node.names
-                if alias.name.startswith("parquet_loader")
-            }
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = (here[: -node.level] if node.level else []) + (node.module.split(".") if node.module else [])
+            wanted = [[*base, alias.name] for alias in node.names]
+        else:
+            continue
+        for path in wanted:
+            if path[0] == "parquet_loader":
+                inside = path[1:]
+                tries = [inside, [*inside, "__init__"], inside[:-1], [*inside[:-1], "__init__"]]
+                found.add(next(".".join(parts) for parts in tries if ".".join(parts) in MODULES))
     return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
-def test_a_module_imports_only_those_before_it(path: Path) -> None:
-    if path.stem == "__main__":
-        return
-    allowed = set(ORDER[: ORDER.index(path.stem)])
-    assert imports_of(path) <= allowed
+def layer_of(name: str) -> str:
+    """The folder, or the module beside the folders, that a module belongs to."""
+    return name.split(".", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if layer_of(name) != "pretokenize"])
+def test_a_folder_imports_only_those_before_it(name: str) -> None:
+    own = layer_of(name)
+    assert {layer_of(target) for target in imports_of(name)} <= set(ORDER[: ORDER.index(own) + 1])
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if layer_of(name) == "pretokenize"])
+def test_a_folder_of_pretokenize_imports_only_those_before_it(name: str) -> None:
+    allowed = set(PRETOKENIZE_ORDER[: PRETOKENIZE_ORDER.index(name.split(".")[1]) + 1])
+    for target in imports_of(name):
+        if layer_of(target) == "pretokenize":
+            assert target.split(".")[1] in allowed, target
+        else:
+            assert layer_of(target) in PRETOKENIZE_BELOW, target
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    TopologicalSorter({name: imports_of(name) for name in MODULES}).prepare()  # raises CycleError
 
 
 def test_importing_the_package_brings_nothing_heavy() -> None:
@@ -88,16 +118,10 @@ def test_importing_the_package_brings_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_only_the_modules_behind_torch_py_import_torch() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        names = {
-            alias.name.split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        } | {
-            (node.module or "").split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.ImportFrom) and not node.level
-        }
-        assert "torch" not in names or path.stem in TORCH, path
+@pytest.mark.parametrize("name", [name for name in MODULES if layer_of(name) not in TORCH])
+def test_only_what_is_for_torch_imports_torch(name: str) -> None:
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            assert all(alias.name.split(".")[0] != "torch" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            assert (node.module or "").split(".")[0] != "torch"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..formats.base import Format
 from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
@@ -19,6 +20,7 @@ class EngineConfig:
 
     Attributes:
         index, storage, order: the dataset and its order.
+        format: what decodes it.
         first, last: the lanes ``[first, last)``.
         dtype: of the rows.
         held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
@@ -31,6 +33,7 @@ class EngineConfig:
     """
 
     index: DatasetIndex
+    format: Format
     storage: Storage
     order: Order
     first: int

@@ -6,23 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats.parquet.decode import decode_cost
-from ..formats.parquet.values import kept_bytes
 from .config import EngineConfig
 from .slices import PART_TOKENS
 
-__all__ = ["required_bytes"]
+__all__ = ["TASK_BYTES", "GroupCost", "group_cost", "kept_by_threads", "required_bytes"]
 
 # Row groups that follow each other and hold less than this together are one task: tiny ones do not cost a task each.
 TASK_BYTES = 1 << 20
-
-
 _BORDER_BYTES = 8
-
-
 _OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a block or a part
-
-
 _GROUP_BYTES = 4 << 10  # more than what does not depend on a row group's size in `GroupCost.block`
 
 
@@ -68,7 +60,7 @@ def group_cost(
         cuts: lane borders that fall in it.
     """
     itemsize, offsets = config.held_dtype.itemsize, (rows + 1) * _BORDER_BYTES
-    peak, block = decode_cost(chunk_bytes=chunk_bytes, tokens=tokens, rows=rows, itemsize=stored_itemsize)
+    peak, block = config.format.decode_cost(chunk_bytes=chunk_bytes, tokens=tokens, rows=rows, itemsize=stored_itemsize)
     if stored_itemsize != itemsize:
         cast = tokens * itemsize + offsets + _OBJECTS_BYTES
         peak = max(peak, chunk_bytes + block + cast)
@@ -131,4 +123,4 @@ def required_bytes(config: EngineConfig, window: int) -> int:
 
 def kept_by_threads(config: EngineConfig) -> int:
     """What decoding threads keep from task to task."""
-    return config.threads * kept_bytes(int(config.index.slots.max()))
+    return config.threads * config.format.kept_bytes(int(config.index.slots.max()))

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray, TokenBlock, append_eos
 from ..errors import LoaderClosedError
-from ..formats.parquet.decode import decode_chunk
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads
 from .pack import Packer, Taken, WindowSlices
@@ -94,7 +93,7 @@ class _WindowJob:
         for place in read.places:
             chunk = config.index.chunk(int(self.plan.window.groups[place]))
             begin = chunk.start - read.start
-            block = decode_chunk(
+            block = config.format.decode(
                 data[begin : begin + chunk.length],
                 chunk,
                 dtype=config.held_dtype,

@@ -14,7 +14,7 @@ from .config import EngineConfig
 from .cost import TASK_BYTES, GroupCost, group_cost
 from .slices import Part, Places, plan_parts, slice_places
 
-__all__ = []
+__all__ = ["Read", "TaskPlan", "WindowPlan", "plan_window"]
 
 # Chunks of one task that lie closer than this in a file are one read, as long as that reads no more for nothing than
 # another TASK_BYTES.

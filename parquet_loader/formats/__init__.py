@@ -1,1 +1,1 @@
-"""File formats: bytes of a row group to a `TokenBlock`."""
+"""File formats, each behind the protocol `Format` of `base`."""

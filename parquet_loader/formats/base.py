@@ -1,23 +1,47 @@
-"""The values that the stages hand to each other: where a row group's tokens lie, and what they are once decoded.
+"""The seam between file formats and everything above them, and the values that cross it.
 
-index  ──  ColumnChunk  ──►  decode  ──  TokenBlock  ──►  pack
+A `Format` reads what a file holds into a `FileEntry`, tells what a row group costs to decode, and decodes it:
+
+    file's tail ──► Format.read_entry ──► FileEntry ──► DatasetIndex ──► ColumnChunk
+                                                                             │
+    row group's bytes ───────────────────────────────► Format.decode ◄───────┘ ──► TokenBlock
+
+Index, order, engine and checkpoints know nothing else of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from ..blocks import IntArray
+from ..blocks import IntArray, TokenBlock
 from ..errors import DataError
-from ..index.index import ARRAYS
+from ..storage.base import FileInfo, Storage
 
-__all__ = ["CODECS", "ColumnChunk", "ColumnLayout"]
+__all__ = ["CODECS", "CODEC_NAMES", "ENTRY_ARRAYS", "ColumnChunk", "ColumnLayout", "FileEntry", "Format", "Leaf"]
 
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
+CODEC_NAMES = tuple(sorted(CODECS))  # an entry holds a codec as its place in this
+
+# The numbers of a row group in a `FileEntry`, in this order; `DatasetIndex` documents each.
+ENTRY_ARRAYS = (
+    "row_group",
+    "rows",
+    "slots",
+    "tokens",
+    "max_id",
+    "min_id",
+    "start",
+    "length",
+    "dictionary_offset",
+    "data_offset",
+    "codec",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +100,24 @@ class ColumnChunk:
     dictionary_offset: int
     data_offset: int
 
+    @classmethod
+    def of(cls, path: str, layout: ColumnLayout, numbers: Sequence[int]) -> ColumnChunk:
+        """The chunk of a row group, from its numbers in the order of `ENTRY_ARRAYS`."""
+        of = dict(zip(ENTRY_ARRAYS, numbers, strict=True))
+        return cls(
+            path=path,
+            row_group=of["row_group"],
+            layout=layout,
+            start=of["start"],
+            length=of["length"],
+            rows=of["rows"],
+            slots=of["slots"],
+            tokens=of["tokens"],
+            codec=CODEC_NAMES[of["codec"]],
+            dictionary_offset=of["dictionary_offset"],
+            data_offset=of["data_offset"],
+        )
+
     def error(self, problem: str) -> DataError:
         """A `DataError` that names this chunk."""
         return DataError(problem, path=self.path, row_group=self.row_group, column=self.layout.column)
@@ -95,9 +137,6 @@ class FileEntry:
     leaves: tuple[Leaf, ...] = ()
 
 
-ENTRY_ARRAYS = tuple(name for name in ARRAYS if name != "file")
-
-
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A leaf column of a Parquet schema: its number, its name without list levels, its Arrow type."""
@@ -108,3 +147,58 @@ class Leaf:
     is_tokens: bool
     nullable_element: bool
     signed: bool
+
+
+class Format(Protocol):
+    """What a file format gives. All of it may be called from several threads at once."""
+
+    def read_entry(self, storage: Storage, file: FileInfo, column: str | None) -> FileEntry:
+        """Read a file's row groups, without their tokens.
+
+        Args:
+            storage: where the file lies.
+            file: the file, pinned to the size and version of the listing.
+            column: the token column; None for every column that may be meant.
+
+        Raises:
+            DataError: the file is not of this format, or damaged.
+            StorageError: it cannot be read.
+        """
+        ...
+
+    def decode_cost(self, *, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> tuple[int, int]:
+        """Upper bounds of the bytes that `decode` holds: (at its peak, and afterwards in the block).
+
+        Args:
+            chunk_bytes: ``length`` of the chunk.
+            tokens, rows: its tokens and documents.
+            itemsize: bytes that a token takes as it is stored.
+        """
+        ...
+
+    def kept_bytes(self, most_slots: int) -> int:
+        """The most that a decoding thread keeps between chunks, where no chunk has more slots than these."""
+        ...
+
+    def decode(
+        self,
+        raw: bytes | memoryview,
+        chunk: ColumnChunk,
+        *,
+        dtype: np.dtype[np.integer] | None = None,
+        bound: int | None = None,
+        on_fallback: Callable[[str], None] | None = None,
+    ) -> TokenBlock:
+        """Decode one row group's tokens. The block keeps nothing of ``raw``.
+
+        Args:
+            raw: the chunk's bytes, ``chunk.length`` of them.
+            chunk: its entry in the index.
+            dtype: of the tokens; None for the stored one.
+            bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
+            on_fallback: called with the reason, on the decoding thread, where a slower way has to be taken.
+
+        Raises:
+            DataError: the bytes do not decode to what the index says, or hold an id out of range.
+        """
+        ...

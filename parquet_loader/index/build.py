@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..formats.base import FileEntry
-from ..formats.parquet.entries import read_entry
+from ..formats.parquet import PARQUET
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -19,8 +19,6 @@ from .index import DatasetIndex, assemble
 __all__ = ["build_index", "index_storage"]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
-
-
 Progress = Callable[[int, int], None]
 
 
@@ -75,7 +73,7 @@ def index_storage(
         progress(done, len(files))
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
         try:
-            read = pool.map(lambda number: read_entry(storage, files[number], column), missing)
+            read = pool.map(lambda number: PARQUET.read_entry(storage, files[number], column), missing)
             for number, entry in zip(missing, read, strict=True):
                 entries[number] = entry
                 done += 1

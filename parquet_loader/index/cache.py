@@ -17,9 +17,9 @@ from ..container import DamagedContainerError, OtherVersionError, open_container
 from ..formats.base import ENTRY_ARRAYS, FileEntry
 from ..storage.atomic import write_atomically
 from ..storage.base import FileInfo
-from .index import _VERSION, _pack, _unpack, assemble
+from .index import INDEX_VERSION, assemble, pack_index, unpack_index
 
-__all__ = ["default_cache_dir"]
+__all__ = ["IndexCache", "default_cache_dir"]
 
 
 def default_cache_dir() -> Path:
@@ -48,6 +48,7 @@ class IndexCache:
             self._path = (default_cache_dir() if folder is None else Path(folder).expanduser()) / f"{key}.index"
 
     def read(self) -> Iterator[tuple[FileInfo, FileEntry]]:
+        """The files that are known, with their entries."""
         if self._path is None:
             return iter(())
         try:
@@ -58,7 +59,7 @@ class IndexCache:
             warnings.warn(f"the index cache {self._path} cannot be read ({error}); going on without it", stacklevel=4)
             return iter(())
         try:
-            return iter(self._entries(open_container(data, self.KIND, _VERSION)))
+            return iter(self._entries(open_container(data, self.KIND, INDEX_VERSION)))
         except OtherVersionError:
             return iter(())  # another release's: replaced in silence
         except (DamagedContainerError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -68,7 +69,7 @@ class IndexCache:
     def _entries(self, payload: list[dict[str, Any]]) -> list[tuple[FileInfo, FileEntry]]:
         found: dict[FileInfo, FileEntry] = {}
         for packed in payload:
-            index = _unpack(packed)
+            index = unpack_index(packed)
             numbers = np.stack([getattr(index, name) for name in ENTRY_ARRAYS])
             borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
             for place, file in enumerate(index.files):
@@ -78,17 +79,18 @@ class IndexCache:
         return list(found.items())
 
     def write(self, files: Sequence[FileInfo], entries: Sequence[FileEntry]) -> None:
+        """Keep what was read."""
         names = sorted({name for entry in entries for name in entry.columns})
         payload: list[dict[str, Any]] = []
         for name in names:
             having = [(file, entry) for file, entry in zip(files, entries, strict=True) if name in entry.columns]
-            payload.append(_pack(assemble([file for file, _ in having], [entry for _, entry in having], name)))
+            payload.append(pack_index(assemble([file for file, _ in having], [entry for _, entry in having], name)))
         place = "the home folder, since this user has none" if self._path is None else self._path.parent
         try:
             if self._path is None:
                 raise FileNotFoundError("no home folder")
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, seal_container(self.KIND, _VERSION, payload))
+            write_atomically(self._path, seal_container(self.KIND, INDEX_VERSION, payload))
         except OSError as error:
             warnings.warn(
                 f"the index cache cannot be written to {place} ({error}); every start will read all footers again: "

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,15 @@ import numpy as np
 from ..blocks import IntArray
 from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from ..errors import ConfigError, PathNotFoundError, StorageError
-from ..formats.base import CODECS, ENTRY_ARRAYS, ColumnChunk, ColumnLayout, FileEntry
+from ..formats.base import ENTRY_ARRAYS, ColumnChunk, ColumnLayout, FileEntry
 from ..storage.atomic import write_atomically
 from ..storage.base import FileInfo
 
-__all__ = ["DatasetIndex"]
+__all__ = ["ARRAYS", "INDEX_VERSION", "DatasetIndex", "assemble", "pack_index", "unpack_index"]
 
 _KIND = "index"
-_VERSION = 1
-_CODEC_NAMES = sorted(CODECS)
+INDEX_VERSION = 1
+ARRAYS = ("file", *ENTRY_ARRAYS)
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
 
@@ -142,19 +142,8 @@ class DatasetIndex:
     def chunk(self, group: int) -> ColumnChunk:
         """What decoding needs to know of a row group."""
         file = int(self.file[group])
-        return ColumnChunk(
-            path=self.files[file].path,
-            row_group=int(self.row_group[group]),
-            layout=self.layouts[int(self.file_layout[file])],
-            start=int(self.start[group]),
-            length=int(self.length[group]),
-            rows=int(self.rows[group]),
-            slots=int(self.slots[group]),
-            tokens=int(self.tokens[group]),
-            codec=_CODEC_NAMES[int(self.codec[group])],
-            dictionary_offset=int(self.dictionary_offset[group]),
-            data_offset=int(self.data_offset[group]),
-        )
+        layout = self.layouts[int(self.file_layout[file])]
+        return ColumnChunk.of(self.files[file].path, layout, [int(getattr(self, name)[group]) for name in ENTRY_ARRAYS])
 
     def itemsize(self, group: int) -> int:
         """Bytes that a token of a row group takes when decoded."""
@@ -162,7 +151,7 @@ class DatasetIndex:
 
     def to_bytes(self) -> bytes:
         """The index as checksummed msgpack."""
-        return seal_container(_KIND, _VERSION, _pack(self))
+        return seal_container(_KIND, INDEX_VERSION, pack_index(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DatasetIndex:
@@ -172,7 +161,7 @@ class DatasetIndex:
             ConfigError: damaged bytes, or another version's.
         """
         try:
-            return _unpack(open_container(data, _KIND, _VERSION))
+            return unpack_index(open_container(data, _KIND, INDEX_VERSION))
         except (DamagedContainerError, OtherVersionError) as error:
             raise ConfigError(f"this is no index that can be used: {error}; build it again") from error
 
@@ -208,12 +197,8 @@ class DatasetIndex:
             raise ConfigError(f"{os.fspath(path)}: {error}") from error
 
 
-ARRAYS = tuple(
-    field.name for field in fields(DatasetIndex) if field.name not in {"files", "layouts", "column", "file_layout"}
-)
-
-
-def _pack(index: DatasetIndex) -> dict[str, Any]:
+def pack_index(index: DatasetIndex) -> dict[str, Any]:
+    """The index as plain values."""
     return {
         "files": [[file.path, file.size, file.version] for file in index.files],
         "layouts": [
@@ -225,7 +210,8 @@ def _pack(index: DatasetIndex) -> dict[str, Any]:
     }
 
 
-def _unpack(payload: dict[str, Any]) -> DatasetIndex:
+def unpack_index(payload: dict[str, Any]) -> DatasetIndex:
+    """The inverse of `pack_index`."""
     layouts = tuple(
         ColumnLayout(
             column=column,
@@ -246,6 +232,7 @@ def _unpack(payload: dict[str, Any]) -> DatasetIndex:
 
 
 def assemble(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str) -> DatasetIndex:
+    """The index of one column of files, from their entries."""
     layouts: dict[ColumnLayout, int] = {}
     chosen = [entry.columns[column] for entry in entries]
     file_layout = np.array([layouts.setdefault(layout, len(layouts)) for layout, _ in chosen], np.int64)

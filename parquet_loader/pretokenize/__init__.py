@@ -17,8 +17,9 @@ The stages, one way down, each module with one task:
     tokenized, convert                   corpora that are tokenized already
 """
 
+from ..errors import PretokenizeWarning
 from .cli import main
-from .options import PretokenizeOptions, PretokenizeWarning
+from .options import PretokenizeOptions
 from .run.pipeline import Summary, pretokenize
 from .run.progress import Progress
 from .run.ranks import StepDone, pretokenize_rank

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, get_args
 
-from ..errors import ConfigError, ParquetLoaderError
+from ..errors import ConfigError, ParquetLoaderError, PretokenizeWarning
 from .options import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FILE_TOKENS,
     DEFAULT_ROW_GROUP_TOKENS,
     PretokenizeOptions,
-    PretokenizeWarning,
     Step,
 )
 from .run.pipeline import Summary, pretokenize

@@ -22,10 +22,6 @@ DEFAULT_BATCH_BYTES = 2 << 20
 Step = Literal["encode", "hash", "drops", "finish"]
 
 
-class PretokenizeWarning(UserWarning):
-    """Something that works, and may not be what was meant."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretokenizeOptions:
     """What to tokenize, and how.

@@ -17,7 +17,7 @@ from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.engine.plan import WindowPlan, plan_window
 from parquet_loader.formats.base import ColumnLayout
-from parquet_loader.formats.parquet import decode
+from parquet_loader.formats.parquet import PARQUET, decode
 from parquet_loader.order.order import Order
 from parquet_loader.storage import FileInfo, open_storage
 
@@ -70,6 +70,7 @@ def config_of(
     )
     return EngineConfig(
         index=index,
+        format=PARQUET,
         storage=open_storage(Path(__file__).parent),
         order=order,
         first=rank * lanes // world_size,

@@ -33,7 +33,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     output = tmp_path_factory.mktemp("benchmark") / "found"
     sizes = "--tokens 60_000 --unique-tokens 40_000 --groups 8 --mean-length 50 --seq-len 64 --lanes 4 --window 3"
     names = "parquet_loader-layout,pyarrow-decode,memcpy"
-    command = [sys.executable, str(ROOT / "tools" / "benchmark.py"), *sizes.split(), "--rounds", "1", "--epochs", "2"]
+    command = [
+        sys.executable,
+        str(ROOT / "tools/benchmark/benchmark.py"),
+        *sizes.split(),
+        "--rounds",
+        "1",
+        "--epochs",
+        "2",
+    ]
     done = subprocess.run(
         [*command, "--loaders", names, "--output", str(output)],
         capture_output=True,

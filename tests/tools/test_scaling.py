@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads memory an
 @pytest.fixture(scope="module")
 def scaling() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "tools"))
+        patch.syspath_prepend(str(ROOT / "tools" / "scaling"))
         import scaling
         import scaling_workers
 
@@ -112,7 +112,7 @@ def test_the_document_has_a_place_for_every_result(scaling: Any, tmp_path: Path)
 
 
 def test_the_stages_of_a_row_groups_way_are_told_apart() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "stages.py"), "--tokens", "8_000_000", "--rounds", "1"]
+    command = [sys.executable, str(ROOT / "tools" / "stages" / "stages.py"), "--tokens", "8_000_000", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     lines = [line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[1:]]
     found = {stage.strip(): float(ns) for stage, ns in lines}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from s3_server import s3_server
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "soak"))
 import soak
 
 TOKENS = 60_000

@@ -1,6 +1,7 @@
-"""A small GPT trained on tokenized Parquet: what a training script with parquet_loader looks like.
+r"""A small GPT trained on tokenized Parquet: what a training script with parquet_loader looks like.
 
-    torchrun --standalone --nproc-per-node 2 tools/demo/demo_train.py --data TOKENS --out RUN --steps 400 --vocab-size 4096
+    torchrun --standalone --nproc-per-node 2 tools/demo/demo_train.py --data TOKENS --out RUN --steps 400 \
+        --vocab-size 4096
 
 Start it again after it was killed, with as many processes as you like, and it goes on from its last checkpoint.
 """

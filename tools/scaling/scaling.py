@@ -29,6 +29,7 @@ from scaling_report import Cell, Result, draw, middle, panel, table, write_docs
 
 from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.plan import plan_window
+from parquet_loader.formats.parquet import PARQUET
 from parquet_loader.index import build_index
 from parquet_loader.order.order import Order, lane_range
 from parquet_loader.storage import open_storage
@@ -384,6 +385,7 @@ def world_size(sizes: Sizes, root: Path) -> Result:
                 first, last = lane_range(rank, size, lane_count)
                 config = EngineConfig(
                     index=small,
+                    format=PARQUET,
                     storage=storage,
                     order=order,
                     first=first,

@@ -1,4 +1,4 @@
-"""Seeded sets for `tools/scaling/scaling.py`: log-normal documents, ids by Zipf's law over 50,257, as in FineWeb-Edu."""
+"""Seeded sets for `scaling.py`: log-normal documents, ids by Zipf's law over 50,257, as in FineWeb-Edu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tools/scaling/scaling.py` runs in fresh child processes, so that no measurement starts with what another one left.
+"""What `scaling.py` runs in fresh child processes, so that no measurement starts with what another one left.
 
 python tools/scaling/scaling_workers.py NAME '{"argument": value}'    prints what was measured as JSON
 """
@@ -19,10 +19,11 @@ import pyarrow.compute  # noqa: F401  # which the first take would do, and be co
 import pyarrow.parquet as pq
 
 from parquet_loader import Batch, ParquetLoader
+from parquet_loader.formats.base import ENTRY_ARRAYS, FileEntry
 from parquet_loader.formats.parquet.decode import decode_chunk
 from parquet_loader.index import DatasetIndex, build_index
-from parquet_loader.index import index as index_module
 from parquet_loader.index.build import index_storage
+from parquet_loader.index.cache import IndexCache
 from parquet_loader.order.order import Order
 from parquet_loader.storage import open_storage
 
@@ -140,9 +141,9 @@ def fill_cache(*, folder: str, cache: str, row_groups: int) -> Figures:
     storage = open_storage(folder)
     files = storage.list_files()
     small = build_index([Path(folder) / files[0].path], cache_dir=cache)
-    numbers = np.stack([getattr(small, name)[:1] for name in index_module.ENTRY_ARRAYS])
-    entry = index_module.FileEntry({small.column: (small.layouts[0], np.repeat(numbers, row_groups // len(files), 1))})
-    index_module.IndexCache(cache, storage.identity, None).write(files, [entry] * len(files))
+    numbers = np.stack([getattr(small, name)[:1] for name in ENTRY_ARRAYS])
+    entry = FileEntry({small.column: (small.layouts[0], np.repeat(numbers, row_groups // len(files), 1))})
+    IndexCache(cache, storage.identity, None).write(files, [entry] * len(files))
     return {}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import sys
 import tempfile
 import threading
 import time
@@ -21,27 +22,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from scaling_data import ENCODINGS, PRETOKENIZE, SetSpec, generate
-
-from parquet_loader import ParquetLoader
+from parquet_loader import ParquetLoader, blocks
 from parquet_loader.engine import engine, pack, slices
+from parquet_loader.engine.config import Counters
 from parquet_loader.engine.prefetch import Budget
-from parquet_loader.formats.parquet import decode, pages
+from parquet_loader.formats.parquet import PARQUET, decode, pages, values
 from parquet_loader.storage import local
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scaling"))
+from scaling_data import ENCODINGS, PRETOKENIZE, SetSpec, generate
 
 # Where a stage is done: (the stage, who has the function, its name). A stage within another is taken off it.
 CLOCKS: list[tuple[str, Any, str]] = [
     ("read", local.LocalStorage, "read"),
-    ("page headers", pages, "plan_pages"),
-    ("checksums", pages, "_stored"),
-    ("decompress", pages, "_unpack"),
-    ("levels", pages, "unusual_levels"),
-    ("levels", pages, "_offsets"),
-    ("values", pages.EncodedValues, "__init__"),
-    ("values", pages.EncodedValues, "append"),
-    ("values", pages.EncodedValues, "tokens"),
-    ("values", pages.PlainValues, "append"),
-    ("the rest of decoding", engine, "decode_chunk"),
+    ("page headers", decode, "plan_pages"),
+    ("checksums", pages, "stored_body"),
+    ("decompress", pages, "unpack_body"),
+    ("levels", decode, "unusual_levels"),
+    ("levels", decode, "document_offsets"),
+    ("values", values.EncodedValues, "__init__"),
+    ("values", values.EncodedValues, "append"),
+    ("values", values.EncodedValues, "tokens"),
+    ("values", values.PlainValues, "append"),
+    ("the rest of decoding", PARQUET, "decode"),
     ("cut: order and borders", engine, "cut_part"),
     ("cut: order and borders", slices, "_join"),
     ("plan", engine, "plan_window"),
@@ -77,7 +80,7 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     config = loader._config
     budget = Budget(1 << 60)
     budget.held_bytes = 1 << 59  # whatever is given back
-    shared = engine._Shared(budget, engine.Counters(), contextlib.nullcontext(), threading.Event())
+    shared = engine._Shared(budget, Counters(), contextlib.nullcontext(), threading.Event())
     clocks.seconds.clear()
     kept: list[object] = []
     begin = time.perf_counter()
@@ -118,7 +121,7 @@ def main() -> None:
     parser.add_argument("--codec", default="snappy")
     options = parser.parse_args()
     clocks = Clocks()
-    as_binary = decode.as_binary
+    as_binary = blocks.as_binary
 
     def clocked(*arguments: Any) -> SimpleNamespace:
         return SimpleNamespace(take=clocks.around("cut: move documents", as_binary(*arguments).take))

@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 from ...blocks import IntArray, TokenBlock, narrowed
 from ...errors import DataError
 from ..base import CODECS, ColumnChunk, ColumnLayout
-from . import pages, rehost, thrift
-from .levels import ByteArray, _offsets, unusual_levels
-from .pages import PLAIN, open_page, plan_pages
-from .values import EncodedValues, PlainValues, Wanted
+from . import rehost, thrift
+from .levels import ByteArray, document_offsets, null_element, unusual_levels
+from .pages import PLAIN, NotSupported, open_page, plan_pages, unpacked_bound
+from .values import EncodedValues, OutOfRange, PlainValues, Wanted
 
 __all__ = ["cast_tokens", "decode_chunk", "decode_cost", "decode_pages"]
 
@@ -48,7 +48,7 @@ def decode_cost(*, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> t
     a power of two, and the dictionary or the page that it is at.
     """
     values, offsets, slots = tokens * itemsize, (rows + 1) * 8, tokens + rows
-    unpacked = pages.unpacked_bound(chunk_bytes=chunk_bytes, slots=slots, itemsize=itemsize)
+    unpacked = unpacked_bound(chunk_bytes=chunk_bytes, slots=slots, itemsize=itemsize)
     listed = 64 * rows + min(256 * rows, 2 << 20)
     here = chunk_bytes + unpacked + (max(itemsize, 4) + 2) * slots + listed
     room = 1 << max(slots - 1, 0).bit_length()
@@ -84,16 +84,16 @@ def decode_chunk(
     if len(raw) != chunk.length:
         raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
     view = memoryview(raw).cast("B")
-    stored = pages.Wanted(dtype=chunk.layout.dtype, bound=None)
+    stored = Wanted(dtype=chunk.layout.dtype, bound=None)
     try:
         if dtype is None or bound is None:
-            block = pages.decode_pages(view, chunk, stored)
+            block = decode_pages(view, chunk, stored)
         else:
             try:
-                block = pages.decode_pages(view, chunk, pages.Wanted(dtype=dtype, bound=bound))
-            except pages.OutOfRange:
-                block = cast_tokens(pages.decode_pages(view, chunk, stored), dtype, bound, chunk)
-    except pages.NotSupported as reason:
+                block = decode_pages(view, chunk, Wanted(dtype=dtype, bound=bound))
+            except OutOfRange:
+                block = cast_tokens(decode_pages(view, chunk, stored), dtype, bound, chunk)
+    except NotSupported as reason:
         if on_fallback is not None:
             on_fallback(str(reason))
         block = decode_with_pyarrow(raw, chunk)
@@ -128,7 +128,7 @@ def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
     if values.null_count:
         slot = int(pc.index(values.is_null(), True).as_py())
         row = int(np.searchsorted(offsets, slot, side="right")) - 1
-        raise pages.null_element(chunk, row, slot - int(offsets[row]))
+        raise null_element(chunk, row, slot - int(offsets[row]))
     return TokenBlock(values.to_numpy(zero_copy_only=True).view(chunk.layout.dtype), offsets)
 
 
@@ -195,8 +195,8 @@ def cast_tokens(block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chun
     """
     tokens = block.tokens
     try:
-        pages.Wanted(dtype=dtype, bound=bound).check(tokens)
-    except pages.OutOfRange:
+        Wanted(dtype=dtype, bound=bound).check(tokens)
+    except OutOfRange:
         raise _out_of_range(block, bound, chunk) from None
     return TokenBlock(narrowed(tokens, dtype), block.offsets)
 
@@ -236,4 +236,4 @@ def decode_pages(raw: memoryview, chunk: ColumnChunk, wanted: Wanted) -> TokenBl
         )
         values.append(page, page.slots - len(holes[-1][0]), body.values)
         del body
-    return TokenBlock(values.tokens(), _offsets(repetition, holes, slots, chunk))
+    return TokenBlock(values.tokens(), document_offsets(repetition, holes, slots, chunk))

@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 
 from ...blocks import IntArray
 from ...errors import DataError
-from ...index.index import _CODEC_NAMES, assemble
 from ...storage.base import FileInfo, Storage
-from ..base import CODECS, ENTRY_ARRAYS, ColumnLayout, FileEntry, Leaf
+from ..base import CODEC_NAMES, CODECS, ENTRY_ARRAYS, ColumnChunk, ColumnLayout, FileEntry, Leaf
 from .decode import decode_chunk
 from .footer import read_footer
 
-__all__ = []
+__all__ = ["MAX_ID", "read_entry"]
 
 MAX_ID = 2**63 - 1  # statistics of larger ids are cut to it: no such id is ever allowed
 
 
 def read_entry(storage: Storage, file: FileInfo, column: str | None) -> FileEntry:
+    """See `Format.read_entry`; one read of the file's tail, or two where its footer is long."""
     metadata = read_footer(storage, file)
     try:
         leaves = tuple(_leaves(metadata.schema.to_arrow_schema()))
@@ -144,7 +144,7 @@ def _row_group_numbers(metadata: pq.FileMetaData, group: int, leaf: Leaf, file: 
         "length": chunk.total_compressed_size,
         "dictionary_offset": dictionary,
         "data_offset": chunk.data_page_offset - start,
-        "codec": _CODEC_NAMES.index(codec),
+        "codec": CODEC_NAMES.index(codec),
     }
     return [entry[name] for name in ENTRY_ARRAYS]
 
@@ -172,8 +172,7 @@ def _count_where_unknown(storage: Storage, file: FileInfo, layout: ColumnLayout,
     """Decode the chunks whose footer entry does not tell how many tokens they hold."""
     counts, largest, smallest = (array[ENTRY_ARRAYS.index(name)] for name in ("tokens", "max_id", "min_id"))
     for place in np.flatnonzero(counts < 0):
-        alone = assemble([file], [FileEntry({layout.column: (layout, array[:, [place]])})], layout.column)
-        chunk = alone.chunk(0)
+        chunk = ColumnChunk.of(file.path, layout, array[:, place].tolist())
         tokens = decode_chunk(storage.read(file, chunk.start, chunk.length), chunk).tokens
         counts[place] = len(tokens)
         if len(tokens):

@@ -16,7 +16,7 @@ from ...errors import DataError
 from ...storage.base import FileInfo, Storage
 from .thrift import ThriftError, Value, read_struct
 
-__all__ = ["check_footer"]
+__all__ = ["check_footer", "read_footer"]
 
 Fields = dict[int, Value]
 
@@ -104,8 +104,6 @@ def _enum(fields: Fields, field: int, name: str, count: int) -> int:
 
 
 _TAIL_BYTES = 64 << 10
-
-
 _SIGNATURE_BYTES = 28  # nonce and tag, after a footer that is plain while columns are encrypted
 
 

@@ -14,23 +14,13 @@ from ...errors import DataError
 from ..base import ColumnChunk
 from . import thrift
 
-__all__ = ["null_element"]
+__all__ = ["ByteArray", "document_offsets", "null_element", "unusual_levels"]
 
 ByteArray = npt.NDArray[np.uint8]
-
-
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
-
-
 DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
-
-
 MAX_VARINT = 5  # bytes of a run's header
-
-
 _NO_SLOTS: IntArray = np.empty(0, np.int64)
-
-
 _NO_LEVELS: ByteArray = np.empty(0, np.uint8)
 
 
@@ -42,7 +32,7 @@ def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:
     )
 
 
-def _offsets(
+def document_offsets(
     repetition: list[bytes], holes_of_pages: list[tuple[IntArray, ByteArray]], slots: list[int], chunk: ColumnChunk
 ) -> IntArray:
     """Where documents begin among the tokens, by their first slots and the slots without a token."""

@@ -58,7 +58,7 @@ except ImportError:
     from zlib import crc32
 
 
-__all__ = ["NotSupported", "unpacked_bound"]
+__all__ = ["Body", "NotSupported", "Page", "open_page", "plan_pages", "stored_body", "unpack_body", "unpacked_bound"]
 
 # parquet.thrift: page types, encodings.
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
@@ -246,21 +246,22 @@ def _struct(fields: dict[int, thrift.Value], field: int) -> dict[int, thrift.Val
 
 def open_page(raw: memoryview, page: Page, chunk: ColumnChunk) -> Body:
     """A data page's levels and values."""
-    stored = _stored(raw, page, chunk)
+    stored = stored_body(raw, page, chunk)
     if page.kind == DATA_PAGE_V2:
         first, second = page.level_bytes
         levels = first + second
         values = stored[levels:]
         if page.packed:
-            values = _unpack(values, page.unpacked_bytes - levels, page, chunk)
+            values = unpack_body(values, page.unpacked_bytes - levels, page, chunk)
         return Body(repetition=stored[:first], definition=stored[first:levels], values=values)
-    body = _unpack(stored, page.unpacked_bytes, page, chunk) if page.packed else stored
+    body = unpack_body(stored, page.unpacked_bytes, page, chunk) if page.packed else stored
     repetition, body = _length_prefixed(body, page, chunk)
     definition, body = _length_prefixed(body, page, chunk)
     return Body(repetition=repetition, definition=definition, values=body)
 
 
-def _stored(raw: memoryview, page: Page, chunk: ColumnChunk) -> memoryview:
+def stored_body(raw: memoryview, page: Page, chunk: ColumnChunk) -> memoryview:
+    """A page's body as it is stored, its checksum verified where the writer gave one."""
     stored = raw[page.start : page.end]
     if page.checksum is not None and crc32(stored) != page.checksum:
         raise page.error("does not match its checksum: the bytes changed since they were written", chunk)
@@ -275,7 +276,7 @@ def _length_prefixed(body: memoryview, page: Page, chunk: ColumnChunk) -> tuple[
     return body[4 : 4 + length], body[4 + length :]
 
 
-def _unpack(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -> memoryview:
+def unpack_body(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -> memoryview:
     """``packed`` decompressed to exactly ``size`` bytes."""
     if size <= 0:
         if size < 0:

@@ -22,15 +22,13 @@ from .pages import (
     DICTIONARY_PAGE,
     PLAIN,
     Page,
-    _stored,
-    _unpack,
+    stored_body,
+    unpack_body,
 )
 
-__all__ = ["OutOfRange", "Wanted", "kept_bytes"]
+__all__ = ["EncodedValues", "OutOfRange", "PlainValues", "Wanted", "kept_bytes"]
 
 SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
-
-
 MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
 
 
@@ -160,8 +158,8 @@ class EncodedValues:
         self.split: TokenArray = self.indices[:0]
         self.file = _Joined(0)
         if dictionary is not None:
-            stored = _stored(raw, dictionary, chunk)
-            entries = _unpack(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
+            stored = stored_body(raw, dictionary, chunk)
+            entries = unpack_body(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
             entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
             self.entries = np.frombuffer(entries, chunk.layout.dtype)
             wanted.check(self.entries)

@@ -1,1 +1,5 @@
-"""Sets that are tokenized already, to Parquet."""
+"""Corpora that are tokenized already, to the Parquet that `ParquetLoader` reads."""
+
+from .command import ConvertOptions, convert, main
+
+__all__ = ["ConvertOptions", "convert", "main"]

@@ -14,8 +14,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...errors import ConfigError
-from ..options import PretokenizeOptions, PretokenizeWarning
+from ...errors import ConfigError, PretokenizeWarning
+from ..options import PretokenizeOptions
 from ..select.dedup import as_digests
 from ..sources.base import Source
 from ..sources.files import FileSource

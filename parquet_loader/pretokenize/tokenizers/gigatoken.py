@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, PretokenizeWarning
 from ..extras import import_extra
-from ..options import PretokenizeWarning
 from ..sources.base import BadRecord, Source
 from .base import EngineName, TokenBatch, Tokenizer
 from .huggingface import HuggingFaceTokenizer

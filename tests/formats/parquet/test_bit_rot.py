@@ -1,4 +1,4 @@
-"""A few hundred of the damages that tools/soak/bit_rot.py makes by the thousand, and every flipped bit of page headers."""
+"""A few hundred of the damages that tools/soak/bit_rot.py makes by the thousand; every flipped bit of page headers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from parquet_loader import DataError
 from parquet_loader.formats.parquet.decode import decode_chunk
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "tools" / "soak"))
 import bit_rot
 from bit_rot import OTHER_TOKENS, REBUILT, REFUSED, SAME, Layout, Whole
 
