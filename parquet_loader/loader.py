@@ -7,10 +7,11 @@ checkpoint ◄──────────────────────
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,17 +24,17 @@ from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClose
 from .formats.parquet import PARQUET
 from .index.build import index_storage
 from .index.index import DatasetIndex
-from .options import boolean, check_type, integer
-from .order.ending import TAILS, Finish, finish_of
+from .options import LoaderKeywords, LoaderOptions, signature_with
+from .order.ending import Finish, finish_of
 from .order.order import Order, lane_range
 from .storage.opening import Source, open_storage
-from .storage.retry import RETRY_SECONDS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ParquetLoader"]
 
-_MAX_DEFAULT_THREADS = 4
 _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the network could carry meanwhile
-_MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 
 class ParquetLoader:
@@ -81,85 +82,38 @@ class ParquetLoader:
     Not safe to use from several threads at once. After a fork the child goes on by itself from the same position.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        seq_len: int,
-        lanes: int,
-        window: int = 64,
-        seed: int = 0,
-        shuffle: bool = True,
-        column: str | None = None,
-        eos_id: int | None = None,
-        vocab_size: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        uneven: bool = False,
-        overlap: int = 0,
-        epochs: int | None = None,
-        tail: Literal["pad", "drop"] = "pad",
-        skip_batches: int = 0,
-        budget_bytes: int = 2 << 30,
-        threads: int | None = None,
-        requests: int | None = None,
-        retry_seconds: float = RETRY_SECONDS,
-        dtype: str | np.dtype[np.integer] | type[np.integer] = "int32",
-        storage_options: Mapping[str, Any] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        index: DatasetIndex | str | os.PathLike[str] | None = None,
-    ) -> None:
+    def __init__(self, source: Source, **options: Unpack[LoaderKeywords]) -> None:
+        given = LoaderOptions(**options)
         self._closed = False
         self._engine: Engine | None = None
         self._pid = os.getpid()
         self._taker: dict[str, int] = {}  # the thread that is taking a batch
-        self._seq_len = integer("seq_len", seq_len, 1, _MOST)
-        self._overlap = integer("overlap", overlap, 0, 1)
-        lanes = integer("lanes", lanes, 1, _MOST)
-        epochs = None if epochs is None else integer("epochs", epochs, 1, _MOST)
-        if tail not in TAILS:
-            raise ConfigError(f"tail must be 'pad' or 'drop', not {tail!r}")
-        skip_batches = integer("skip_batches", skip_batches, 0, 2**62 // (lanes * self._seq_len) - 1)
-        window = integer("window", window, 1)
-        seed = integer("seed", seed, 0, 2**64 - 1)
-        threads = _default_threads() if threads is None else integer("threads", threads, 1)
-        requests = None if requests is None else integer("requests", requests, 1)
-        budget_bytes = integer("budget_bytes", budget_bytes, 1)
-        if not isinstance(retry_seconds, (int, float)) or isinstance(retry_seconds, bool) or not retry_seconds >= 0:
-            raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {retry_seconds!r}")
-        self._world_size = world_size = integer("world_size", world_size, 1)
-        self._rank = rank = integer("rank", rank, 0, world_size - 1)
-        shuffle, uneven = boolean("shuffle", shuffle), boolean("uneven", uneven)
-        check_type("column", column, str, type(None))
-        check_type("storage_options", storage_options, Mapping, type(None))
-        check_type("cache_dir", cache_dir, str, os.PathLike, type(None))
-        check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
-        _check_world_size(world_size, lanes, uneven)
-        token_dtype = _token_dtype(dtype)
-        bound = int(np.iinfo(token_dtype).max) + 1
-        if vocab_size is not None:
-            bound = min(bound, integer("vocab_size", vocab_size, 1))
-        if eos_id is not None:
-            eos_id = integer("eos_id", eos_id, 0, bound - 1)
+        self._seq_len, self._overlap = given.seq_len, given.overlap
+        self._rank, self._world_size = given.rank, given.world_size
+        lanes, threads, column, eos_id = given.lanes, given.threads, given.column, given.eos_id
+        token_dtype = np.dtype(given.dtype)
+        assert threads is not None
 
-        storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
-        if requests is None:
-            requests = _REMOTE_REQUESTS if storage.is_remote else threads
+        storage = open_storage(source, given.storage_options, retry_seconds=given.retry_seconds)
+        requests = given.requests or (_REMOTE_REQUESTS if storage.is_remote else threads)
+        index = given.index
         if index is None:
-            index = index_storage(storage, column=column, cache_dir=cache_dir)
+            index = index_storage(storage, column=column, cache_dir=given.cache_dir)
         elif not isinstance(index, DatasetIndex):
             index = DatasetIndex.load(index)
         if column is not None and index.column != column:
             raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
-        _check_ids(index, bound)
-        held_dtype = _held_dtype(index, token_dtype, bound, eos_id)
+        _check_ids(index, given.bound)
+        held_dtype = _held_dtype(index, token_dtype, given.bound, eos_id)
 
         group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
         if not group_tokens.sum():
             shown = storage.identity.replace("\n", ", ")
             raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
-        order = Order(group_tokens=group_tokens, lanes=lanes, window=window, seed=seed, shuffle=shuffle)
-        first, last = lane_range(rank, world_size, lanes)
+        order = Order(
+            group_tokens=group_tokens, lanes=lanes, window=given.window, seed=given.seed, shuffle=given.shuffle
+        )
+        first, last = lane_range(given.rank, given.world_size, lanes)
         self._order = order
         self._run = RunIdentity(
             fingerprint=index.fingerprint,
@@ -167,11 +121,11 @@ class ParquetLoader:
             row_groups=len(index),
             tokens=order.total,
             column=index.column,
-            seed=seed,
+            seed=given.seed,
             lanes=lanes,
-            window=window,
+            window=given.window,
             eos_id=eos_id,
-            shuffle=shuffle,
+            shuffle=given.shuffle,
         )
         self._config = EngineConfig(
             index=index,
@@ -182,26 +136,28 @@ class ParquetLoader:
             last=last,
             dtype=token_dtype,
             held_dtype=held_dtype,
-            bound=min(bound, int(np.iinfo(held_dtype).max) + 1),
+            bound=min(given.bound, int(np.iinfo(held_dtype).max) + 1),
             eos_id=eos_id,
             threads=threads,
             requests=requests,
-            budget_bytes=budget_bytes,
-            epochs=epochs,
+            budget_bytes=given.budget_bytes,
+            epochs=given.epochs,
         )
         self._finish: Finish | None = None
-        if epochs is not None:
+        if given.epochs is not None:
             self._finish = finish_of(
-                order, first, last, epochs=epochs, tail=tail, seq_len=self._seq_len, overlap=self._overlap
+                order, first, last, epochs=given.epochs, tail=given.tail, seq_len=given.seq_len, overlap=given.overlap
             )
         _check_budget(self._config)
-        self._weight = (last - first) * world_size / lanes
-        self._position = skip_batches * self._seq_len
+        self._weight = (last - first) * given.world_size / lanes
+        self._position = given.skip_batches * given.seq_len
         self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._counters = Counters()
         self._batches = 0
         self._padding = 0  # columns of rows that were no tokens
         self._peak_bytes = 0
+
+    __signature__ = signature_with(inspect.signature(__init__))
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -406,17 +362,7 @@ class ParquetLoader:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
 
 
-# ── what the arguments must be ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _token_dtype(dtype: object) -> np.dtype[np.integer]:
-    try:
-        found = np.dtype(dtype)  # type: ignore[call-overload]
-    except TypeError:
-        found = None
-    if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
-        raise ConfigError(f"dtype must be a NumPy integer type such as 'int32' or 'int64', not {dtype!r}")
-    return found  # type: ignore[no-any-return]
+# ── what the dataset must be ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _held_dtype(
@@ -428,26 +374,6 @@ def _held_dtype(
     known = (index.max_id >= 0) | (index.tokens == 0)
     fits = bound <= room or bool((known & (index.max_id < room)).all())
     return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
-
-
-def _default_threads() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_MAX_DEFAULT_THREADS, cores - 1))  # with none left over, a batch may have to wait for a core
-
-
-def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
-    if world_size > lanes:
-        raise ConfigError(
-            f"world_size {world_size} is more than lanes {lanes}: some ranks would get no row; "
-            f"use at most {lanes} ranks, or more lanes (in a new run)"
-        )
-    if lanes % world_size and not uneven:
-        fewer = next(size for size in range(world_size, 0, -1) if not lanes % size)
-        more = next(size for size in range(world_size, lanes + 1) if not lanes % size)
-        raise ConfigError(
-            f"world_size {world_size} does not divide lanes {lanes}, so ranks would get unequal numbers of rows; "
-            f"use {fewer} or {more} ranks, or allow it with uneven=True and weigh losses by batch.weight"
-        )
 
 
 def _check_ids(index: DatasetIndex, bound: int) -> None:

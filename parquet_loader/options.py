@@ -1,14 +1,181 @@
-"""Checks of what people give: a `ConfigError` that names the argument and the value."""
+"""`LoaderOptions`: a loader's arguments, checked when made; and the checks, for other arguments.
+
+Every check ends in a `ConfigError` that names the argument and its value.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import operator
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
 from .errors import ConfigError
+from .index import DatasetIndex
+from .order.ending import TAILS
+from .storage.retry import RETRY_SECONDS
 
-__all__ = ["boolean", "check_type", "integer"]
+if TYPE_CHECKING:
+    from typing_extensions import Required
+
+__all__ = ["LoaderKeywords", "LoaderOptions", "boolean", "check_type", "integer", "signature_with"]
+
+_MAX_DEFAULT_THREADS = 4
+_MOST = 2**31 - 2  # tokens of a row, rows of a batch
+
+DType = str | np.dtype[np.integer] | type[np.integer]
+IndexLike = DatasetIndex | str | os.PathLike[str]
+
+
+class LoaderKeywords(TypedDict, total=False):
+    """The fields of `LoaderOptions`, for type checkers: what ``**options`` may hold."""
+
+    seq_len: Required[int]
+    lanes: Required[int]
+    window: int
+    seed: int
+    shuffle: bool
+    column: str | None
+    eos_id: int | None
+    vocab_size: int | None
+    rank: int
+    world_size: int
+    uneven: bool
+    overlap: int
+    epochs: int | None
+    tail: Literal["pad", "drop"]
+    skip_batches: int
+    budget_bytes: int
+    threads: int | None
+    requests: int | None
+    retry_seconds: float
+    dtype: DType
+    storage_options: Mapping[str, Any] | None
+    cache_dir: str | os.PathLike[str] | None
+    index: IndexLike | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoaderOptions:
+    """The arguments of a `ParquetLoader` but its source; `ParquetLoader` says what each is.
+
+    Raises:
+        ConfigError: a value that cannot work, whatever the dataset.
+    """
+
+    seq_len: int
+    lanes: int
+    window: int = 64
+    seed: int = 0
+    shuffle: bool = True
+    column: str | None = None
+    eos_id: int | None = None
+    vocab_size: int | None = None
+    rank: int = 0
+    world_size: int = 1
+    uneven: bool = False
+    overlap: int = 0
+    epochs: int | None = None
+    tail: Literal["pad", "drop"] = "pad"
+    skip_batches: int = 0
+    budget_bytes: int = 2 << 30
+    threads: int | None = None
+    requests: int | None = None
+    retry_seconds: float = RETRY_SECONDS
+    dtype: DType = "int32"
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold secrets
+    cache_dir: str | os.PathLike[str] | None = None
+    index: IndexLike | None = None
+
+    def __post_init__(self) -> None:
+        checked: dict[str, object] = {
+            "seq_len": integer("seq_len", self.seq_len, 1, _MOST),
+            "lanes": integer("lanes", self.lanes, 1, _MOST),
+            "window": integer("window", self.window, 1),
+            "seed": integer("seed", self.seed, 0, 2**64 - 1),
+            "shuffle": boolean("shuffle", self.shuffle),
+            "world_size": integer("world_size", self.world_size, 1),
+            "uneven": boolean("uneven", self.uneven),
+            "overlap": integer("overlap", self.overlap, 0, 1),
+            "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
+            "dtype": _token_dtype(self.dtype),
+        }
+        for name, bound in (("vocab_size", None), ("epochs", _MOST), ("threads", None), ("requests", None)):
+            value = getattr(self, name)
+            checked[name] = None if value is None else integer(name, value, 1, bound)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        rank = integer("rank", self.rank, 0, self.world_size - 1)
+        skip_batches = integer("skip_batches", self.skip_batches, 0, 2**62 // (self.lanes * self.seq_len) - 1)
+        eos_id = None if self.eos_id is None else integer("eos_id", self.eos_id, 0, self.bound - 1)
+        for name, value in {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id}.items():
+            object.__setattr__(self, name, value)
+        if self.threads is None:
+            object.__setattr__(self, "threads", _default_threads())
+        if self.tail not in TAILS:
+            raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
+        seconds = self.retry_seconds
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
+            raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {seconds!r}")
+        check_type("column", self.column, str, type(None))
+        check_type("storage_options", self.storage_options, Mapping, type(None))
+        check_type("cache_dir", self.cache_dir, str, os.PathLike, type(None))
+        check_type("index", self.index, DatasetIndex, str, os.PathLike, type(None))
+        _check_world_size(self.world_size, self.lanes, self.uneven)
+
+    @property
+    def bound(self) -> int:
+        """One past the largest token id allowed, by `dtype` and `vocab_size`."""
+        most = int(np.iinfo(np.dtype(self.dtype)).max) + 1
+        return most if self.vocab_size is None else min(most, self.vocab_size)
+
+
+def signature_with(own: inspect.Signature) -> inspect.Signature:
+    """An ``__init__``'s signature for its class: ``**options`` are spelled out as the fields of `LoaderOptions`."""
+    _, *parameters = (p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+    names = {parameter.name for parameter in parameters}
+    for field_ in dataclasses.fields(LoaderOptions):
+        if field_.name not in names:
+            default = inspect.Parameter.empty if field_.default is dataclasses.MISSING else field_.default
+            parameters.append(
+                inspect.Parameter(field_.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field_.type)
+            )
+    return own.replace(parameters=parameters)
+
+
+def _token_dtype(dtype: object) -> np.dtype[np.integer]:
+    try:
+        found = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
+        raise ConfigError(f"dtype must be a NumPy integer type such as 'int32' or 'int64', not {dtype!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _default_threads() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(_MAX_DEFAULT_THREADS, cores - 1))  # with none left over, a batch may have to wait for a core
+
+
+def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
+    if world_size > lanes:
+        raise ConfigError(
+            f"world_size {world_size} is more than lanes {lanes}: some ranks would get no row; "
+            f"use at most {lanes} ranks, or more lanes (in a new run)"
+        )
+    if lanes % world_size and not uneven:
+        fewer = next(size for size in range(world_size, 0, -1) if not lanes % size)
+        more = next(size for size in range(world_size, lanes + 1) if not lanes % size)
+        raise ConfigError(
+            f"world_size {world_size} does not divide lanes {lanes}, so ranks would get unequal numbers of rows; "
+            f"use {fewer} or {more} ranks, or allow it with uneven=True and weigh losses by batch.weight"
+        )
 
 
 def integer(name: str, value: object, low: int, high: int | None = None) -> int:
