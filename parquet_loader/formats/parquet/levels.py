@@ -1,10 +1,28 @@
-"""Repetition and definition levels to document offsets."""
+"""Repetition and definition levels to document offsets.
+
+Levels are written as runs, each a varint header and a payload. An even header 2n is n times the level in the next
+byte; an odd one 2g+1 is g groups of 8 levels, packed from the low bit up. The repetition levels, of one bit each, of
+1000 slots with documents that begin at 0, 3 and 500 are
+
+    03 f6        d8 07 01     03 fe        d8 07 01
+    slots 0-7    492 ones     500-507      492 ones
+
+Only runs that may hold something unusual are expanded, so the cost goes with documents, not with tokens. Where a run
+begins is known only from the one before it. To follow that chain without a step of Python for each run, every byte is
+taken for a header, all at once, which gives a table of jumps; applied to itself it gives jumps of 2, 4, 8 and 16 runs.
+Python follows the longest, and the shorter ones fill in what was left out:
+
+    byte       0  1  2  3  4  5  6  7  8  9  (10 is the end)
+    header     *     *        *     *
+    one run    2     5        7     10           bytes in between have jumps too, of no meaning
+    two runs   5              10
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -72,56 +90,104 @@ def unusual_levels(
         section == thrift.varint(count << 1) + bytes([usual]) for section, count in zip(sections, counts, strict=True)
     ):
         return _NO_SLOTS, _NO_LEVELS
-    width = usual.bit_length()
-    *begins, size = itertools.accumulate(map(len, sections), initial=0)
-    # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
-    data = np.frombuffer(b"".join([*sections, bytes(MAX_VARINT + 1)]), np.uint8)
-    if not all(map(len, sections)):
-        raise _damaged_levels(chunk, "a page has none")
-    runs = _chained(data, size, width, _likely_heads(data, size, begins, width, usual))
-    if runs is None:
-        runs = _chained(data, size, width, _run_heads(data, size, width))
-    first_runs = _NO_SLOTS if runs is None else runs.heads.searchsorted(begins)
-    if runs is None or runs.heads.take(first_runs, mode="clip").tolist() != begins:
-        raise _damaged_levels(chunk, "a run goes beyond its page")
-    heads, headers, payloads = runs.heads, runs.headers, runs.payloads
-    is_literal = headers & 1
-    lengths = headers >> 1 << 3 * is_literal
-    ends = lengths.cumsum()
-    before = 0
-    for count, end_run in zip(counts, [*first_runs[1:].tolist(), len(heads)], strict=True):
-        run = end_run - 1
-        surplus = int(ends[run]) - before - count
-        before += count + surplus
-        if surplus < 0:
-            raise _damaged_levels(chunk, "a page has fewer than slots")
-        # The last group of 8 is padded. A whole run too many is the beginning of the values: no checksum covers the
-        # header of a page, which says where they begin.
-        if surplus:
-            while not lengths[run]:
-                run -= 1
-            if surplus >= lengths[run]:
-                raise _damaged_levels(chunk, "a page has more than slots")
-            lengths[run] -= surplus
-    places = lengths.cumsum() - lengths
-    places += slots[0]
+    runs = Runs.parse(sections, usual, chunk).trimmed(counts, chunk)
+    found, levels = runs.unusual(usual)
+    if len(levels) and int(levels.max()) > usual:
+        raise _damaged_levels(chunk, f"level {int(levels.max())} where {usual} is the highest")
+    return found + slots[0], levels
 
-    levels = data[payloads]
-    # By places, not by mask: a mask with no pattern to it is slow.
-    picked = is_literal.nonzero()[0]
-    found, found_levels = _unpack_groups(
-        data, payloads=payloads[picked], slots=places[picked], lengths=lengths[picked], width=width, usual=usual
-    )
-    picked = ((is_literal == 0) & (levels != usual)).nonzero()[0]
-    if len(picked):
-        lengths = lengths[picked]
-        found = np.concatenate([found, places[picked].repeat(lengths) + _counted(lengths)])
-        order = found.argsort(kind="stable")
-        found = found[order]
-        found_levels = np.concatenate([found_levels, levels[picked].repeat(lengths)])[order]
-    if len(found_levels) and int(found_levels.max()) > usual:
-        raise _damaged_levels(chunk, f"level {int(found_levels.max())} where {usual} is the highest")
-    return found, found_levels
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """The runs of a chunk's levels, page after page.
+
+    Attributes:
+        data: the levels as they are stored, and zeros behind them.
+        width: bits of a level.
+        payloads: where in `data` a run's level, or its groups, begin, shape ``(runs,)``.
+        literal: 1 for groups of levels, 0 for one level repeated, shape ``(runs,)``.
+        lengths: levels of a run, shape ``(runs,)``.
+        ends: after each page's last run, shape ``(pages,)``.
+    """
+
+    data: ByteArray
+    width: int
+    payloads: IntArray
+    literal: IntArray
+    lengths: IntArray
+    ends: list[int]
+
+    @classmethod
+    def parse(cls, sections: Sequence[bytes | memoryview], usual: int, chunk: ColumnChunk) -> Runs:
+        """The runs of all pages; a literal's length includes what pads its last group."""
+        width = usual.bit_length()
+        *begins, size = itertools.accumulate(map(len, sections), initial=0)
+        # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
+        data = np.frombuffer(b"".join([*sections, bytes(MAX_VARINT + 1)]), np.uint8)
+        if not all(map(len, sections)):
+            raise _damaged_levels(chunk, "a page has none")
+        heads = _likely_heads(data, size, begins, width, usual)
+        chained = _chained(data, size, width, heads)
+        if chained is None:
+            heads = _run_heads(data, size, width)
+            chained = _chained(data, size, width, heads)
+        first_runs = heads.searchsorted(begins)
+        if chained is None or heads.take(first_runs, mode="clip").tolist() != begins:
+            raise _damaged_levels(chunk, "a run goes beyond its page")
+        headers, payloads = chained
+        literal = headers & 1
+        return cls(
+            data=data,
+            width=width,
+            payloads=payloads,
+            literal=literal,
+            lengths=headers >> 1 << 3 * literal,
+            ends=[*first_runs[1:].tolist(), len(heads)],
+        )
+
+    def trimmed(self, counts: Sequence[int], chunk: ColumnChunk) -> Runs:
+        """The same without padding, where pages have so many levels."""
+        lengths = self.lengths.copy()
+        ends = lengths.cumsum()
+        before = 0
+        for count, end in zip(counts, self.ends, strict=True):
+            run = end - 1
+            surplus = int(ends[run]) - before - count
+            before += count + surplus
+            if surplus < 0:
+                raise _damaged_levels(chunk, "a page has fewer than slots")
+            # The last group of 8 is padded. A whole run too many is the beginning of the values: no checksum covers
+            # the header of a page, which says where they begin.
+            if surplus:
+                while not lengths[run]:
+                    run -= 1
+                if surplus >= lengths[run]:
+                    raise _damaged_levels(chunk, "a page has more than slots")
+                lengths[run] -= surplus
+        return replace(self, lengths=lengths)
+
+    def unusual(self, usual: int) -> tuple[IntArray, ByteArray]:
+        """Where levels other than ``usual`` are, counted from the first, and what they are."""
+        places = self.lengths.cumsum() - self.lengths
+        levels = self.data[self.payloads]
+        # By places, not by mask: a mask with no pattern to it is slow.
+        picked = self.literal.nonzero()[0]
+        found, found_levels = _unpack_groups(
+            self.data,
+            payloads=self.payloads[picked],
+            slots=places[picked],
+            lengths=self.lengths[picked],
+            width=self.width,
+            usual=usual,
+        )
+        picked = ((self.literal == 0) & (levels != usual)).nonzero()[0]
+        if len(picked):
+            lengths = self.lengths[picked]
+            found = np.concatenate([found, places[picked].repeat(lengths) + _counted(lengths)])
+            order = found.argsort(kind="stable")
+            found = found[order]
+            found_levels = np.concatenate([found_levels, levels[picked].repeat(lengths)])[order]
+        return found, found_levels
 
 
 def _damaged_levels(chunk: ColumnChunk, problem: str) -> DataError:
@@ -159,24 +225,17 @@ def _counted(lengths: IntArray) -> IntArray:
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """The places of runs' headers, the headers, and the places of what follows them; all of shape ``(runs,)``."""
-
-    heads: IntArray
-    headers: IntArray
-    payloads: IntArray
-
-
-def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> _Runs | None:
-    """The runs at ``heads``, if each ends where the next begins, from 0 to ``size``; else they are not the runs."""
+def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> tuple[IntArray, IntArray] | None:
+    """The headers of the runs at ``heads`` and the places behind them, if each run ends where the next begins, from 0
+    to ``size``; else they are not the runs.
+    """
     headers, payloads = _varints(data, heads)
     payloads += heads
     is_literal = headers & 1
     ends = payloads + is_literal * ((headers >> 1) * width - 1) + 1
     if heads[0] or ends[-1] != size or not (ends[:-1] == heads[1:]).all():
         return None
-    return _Runs(heads, headers, payloads)
+    return headers, payloads
 
 
 def _likely_heads(data: ByteArray, size: int, begins: Sequence[int], width: int, usual: int) -> IntArray:

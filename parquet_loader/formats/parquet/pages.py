@@ -13,29 +13,12 @@ The levels say where documents begin and which slots hold no value, and the valu
     null        0            0
     [8]         0            3            8
 
-So: *plan* reads the headers; *open* verifies, decompresses and cuts each body in three; *unusual levels* lists the
-slots with repetition 0, the beginnings, and those with a definition below the highest, the holes; the *values* of all
+So: *plan* reads the headers, and *open* verifies, decompresses and cuts each body in three. `levels` lists the slots
+with repetition 0, the beginnings, and those with a definition below the highest, the holes. In `values`, those of all
 pages then are either plain, and joined as they are, or indices, and gathered from the dictionary, or go to
 pyarrow as the pages of a flat, required column, which knows every other encoding.
 
     beginnings 0 3 4 5,  holes 3 4  ->  offsets 0 3 3 3 4,  tokens 5 6 7 8
-
-**Levels** are written as runs, each a varint header and a payload. An even header 2n is n times the level in the next
-byte; an odd one 2g+1 is g groups of 8 levels, packed from the low bit up. The repetition levels, of one bit each, of
-1000 slots with documents that begin at 0, 3 and 500 are
-
-    03 f6        d8 07 01     03 fe        d8 07 01
-    slots 0-7    492 ones     500-507      492 ones
-
-Only runs that may hold something unusual are expanded, so the cost goes with documents, not with tokens. Where a run
-begins is known only from the one before it. To follow that chain without a step of Python for each run, every byte is
-taken for a header, all at once, which gives a table of jumps; applied to itself it gives jumps of 2, 4, 8 and 16 runs.
-Python follows the longest, and the shorter ones fill in what was left out:
-
-    byte       0  1  2  3  4  5  6  7  8  9  (10 is the end)
-    header     *     *        *     *
-    one run    2     5        7     10           bytes in between have jumps too, of no meaning
-    two runs   5              10
 
 Nothing read here is trusted. Sizes and counts are checked against the chunk's before anything of that size is
 allocated, and damage is a `DataError`. What is not damaged but unknown is `NotSupported`, raised only after all headers

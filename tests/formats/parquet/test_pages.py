@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 
 from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
+from parquet_loader.formats.parquet import levels as levels_module
 from parquet_loader.formats.parquet import pages, rehost, thrift
-from parquet_loader.formats.parquet.decode import decode_chunk, decode_cost, decode_with_pyarrow
+from parquet_loader.formats.parquet.decode import decode_chunk, decode_cost, decode_pages, decode_with_pyarrow
+from parquet_loader.formats.parquet.levels import unusual_levels
+from parquet_loader.formats.parquet.values import MAX_INDEX_RUNS, Wanted, unpack_indices
 
 LEAF = "tokens.list.element"
 CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
@@ -277,8 +280,8 @@ def test_unusual_levels_are_those_of_a_brute_force_decoder(
     sections = [encode(page, usual.bit_length(), rng, longest) for page in levels]
     slots = [0, *np.cumsum(sizes).tolist()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "WINDOW", window)
-        found, values = pages.unusual_levels(sections, slots, usual, CHUNK)
+        patch.setattr(levels_module, "WINDOW", window)
+        found, values = unusual_levels(sections, slots, usual, CHUNK)
     flat = [level for page in levels for level in page]
     expected = [(slot, level) for slot, level in enumerate(flat) if level != usual]
     assert list(zip(found.tolist(), values.tolist(), strict=True)) == expected
@@ -328,21 +331,21 @@ def test_any_bytes_for_levels_decode_as_by_brute_force_or_are_refused(
 ) -> None:
     levels = brute_force(section, count, usual.bit_length())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "WINDOW", window)
+        patch.setattr(levels_module, "WINDOW", window)
         if levels is None or max(levels) > usual:
             with pytest.raises(DataError, match="damaged levels"):
-                pages.unusual_levels([section], [0, count], usual, CHUNK)
+                unusual_levels([section], [0, count], usual, CHUNK)
         else:
-            found, values = pages.unusual_levels([section], [0, count], usual, CHUNK)
+            found, values = unusual_levels([section], [0, count], usual, CHUNK)
             expected = [(slot, level) for slot, level in enumerate(levels) if level != usual]
             assert list(zip(found.tolist(), values.tolist(), strict=True)) == expected
 
 
 def test_levels_may_not_reach_from_one_page_into_the_next() -> None:
     whole = thrift.varint(3) + b"\x00"
-    pages.unusual_levels([whole, whole], [0, 8, 16], 1, CHUNK)
+    unusual_levels([whole, whole], [0, 8, 16], 1, CHUNK)
     with pytest.raises(DataError, match="beyond its page"):
-        pages.unusual_levels([whole[:1], whole[1:] + whole], [0, 8, 16], 1, CHUNK)
+        unusual_levels([whole[:1], whole[1:] + whole], [0, 8, 16], 1, CHUNK)
 
 
 # -------------------------------------------------------------------------------------------------------- indices
@@ -397,25 +400,25 @@ def test_indices_are_those_of_their_runs(width: int, runs: list[tuple[bool, int,
     cut = cut if runs and runs[-1][0] else 0  # padding of the last group
     expected = expected[: len(expected) - cut]
     indices = np.empty(len(expected), "<u2")
-    assert pages.unpack_indices(memoryview(encoded), indices) == bool(expected)
+    assert unpack_indices(memoryview(encoded), indices) == bool(expected)
     assert indices.tolist() == expected
     # One that is not there is not made up, and bytes cut off are not read.
     more = np.empty(len(expected) + cut + 1, "<u2")
-    assert not pages.unpack_indices(memoryview(encoded), more)
+    assert not unpack_indices(memoryview(encoded), more)
     if expected:
         short = encoded[: -width if runs[-1][0] else -1]
-        assert not pages.unpack_indices(memoryview(short), indices)
+        assert not unpack_indices(memoryview(short), indices)
 
 
 @pytest.mark.parametrize("width", [0, 7, 17, 32, 255])
 def test_indices_of_other_widths_are_left_to_pyarrow(width: int) -> None:
-    assert not pages.unpack_indices(memoryview(bytes([width, 3]) + bytes(4 * width)), np.empty(8, "<u2"))
+    assert not unpack_indices(memoryview(bytes([width, 3]) + bytes(4 * width)), np.empty(8, "<u2"))
 
 
 def test_pages_of_many_short_runs_are_left_to_pyarrow() -> None:
-    encoded = b"\x10" + b"\x02\x05\x00" * (pages.MAX_INDEX_RUNS + 1)
-    assert pages.unpack_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS, "<u2"))
-    assert not pages.unpack_indices(memoryview(encoded), np.empty(pages.MAX_INDEX_RUNS + 1, "<u2"))
+    encoded = b"\x10" + b"\x02\x05\x00" * (MAX_INDEX_RUNS + 1)
+    assert unpack_indices(memoryview(encoded), np.empty(MAX_INDEX_RUNS, "<u2"))
+    assert not unpack_indices(memoryview(encoded), np.empty(MAX_INDEX_RUNS + 1, "<u2"))
 
 
 def test_a_gathered_index_beyond_the_dictionary_is_damage() -> None:
@@ -498,7 +501,7 @@ def test_a_page_of_unknown_type_is_left_to_pyarrow_which_skips_it() -> None:
 def test_what_is_unknown_is_told_before_pyarrow_is_asked(changes: dict[str, int], reason: str) -> None:
     raw, chunk = crafted(v1_page(*FOUR_LEVELS, FOUR, 4, **changes), rows=2, slots=4)
     with pytest.raises(pages.NotSupported, match=reason):
-        pages.decode_pages(memoryview(raw), chunk, pages.Wanted(dtype=chunk.layout.dtype, bound=None))
+        decode_pages(memoryview(raw), chunk, Wanted(dtype=chunk.layout.dtype, bound=None))
 
 
 def test_damage_after_something_unknown_is_damage() -> None:
