@@ -7,7 +7,7 @@ The stages, one way down, each module with one task:
 
     records, sources, hub, registry      text in
     selection, dedup, ledger             which of it is written
-    tokens, plain_tokenizers, tokenizer, fast, workers
+    tokens, plain_tokenizers, eos, literal, tokenizer, fast, workers
                                          token ids
     plan, writer                         row groups and files
     output, lock, journal, manifest      the folder

@@ -161,14 +161,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """What is meant for the user is one line, and any other warning what it always is."""
+    """What is meant for the user is one line, once, and any other warning what it always is."""
+    said: set[str] = set()
     with warnings.catch_warnings():
         former = warnings.showwarning
         warnings.simplefilter("always", PretokenizeWarning)
 
         def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
             if issubclass(category, PretokenizeWarning):
-                print(f"pretokenize: warning: {message}", file=sys.stderr)
+                if str(message) not in said:
+                    print(f"pretokenize: warning: {message}", file=sys.stderr)
+                said.add(str(message))
             else:
                 former(message, category, *details, **more)
 

@@ -13,13 +13,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+
 from ...errors import ConfigError, DataError
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests, SeenFile, SeenHashes, as_digests, digest_function
 from ..select.ledger import Document, Ledger
 from ..select.selection import Dedup, Drops, Selection
 from ..sources.base import Source
-from ..tokenizers.huggingface import TokenBatch, Tokenizer
+from ..tokenizers.base import TokenBatch, Tokenizer, refuse_control_ids
 from ..tokenizers.workers import Encode, ahead, encoders, in_order
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
@@ -242,12 +244,17 @@ def write_parts(job: Job, journal: Journal) -> Journal:
     if job.progress is not None and done.documents:
         job.progress(done)
 
-    eos_id = job.tokenizer.info.eos_id if options.append_eos else None
+    info = job.tokenizer.info
 
     def encode_with(batch: TextBatch, encode: Encode) -> TokenBatch:
         texts = [each.record.text for each in batch.documents]
-        tokens = encode(texts, [each.record.origin for each in batch.documents])
-        return tokens if eos_id is None else tokens.with_appended(eos_id)
+        origins = [each.record.origin for each in batch.documents]
+        tokens = encode(texts, origins)
+        if info.eos_id is None:
+            return tokens
+        # Whatever tokenizer it is, and also where it is the loader that will append the id.
+        refuse_control_ids(tokens, np.flatnonzero(tokens.tokens == info.eos_id), origins, lambda _: info.eos_token)
+        return tokens.with_appended(info.eos_id) if options.append_eos else tokens
 
     with (
         SetWriter(

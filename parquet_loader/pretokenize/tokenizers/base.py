@@ -7,12 +7,14 @@ A tokenizer turns a batch of texts into a `TokenBatch`, one flat array and the d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from ...errors import DataError
 
 EngineName = Literal["tokenizers", "gigatoken"]
 TokenArray = npt.NDArray[Any]  # uint16 or int32
@@ -43,21 +45,75 @@ class TokenizerInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Text that a vocabulary could not hold.
+
+    Attributes:
+        dropped_symbols: characters, or bytes where the tokenizer works on bytes, that left no token.
+        unknown_tokens: tokens that stand for something unknown.
+    """
+
+    dropped_symbols: int = 0
+    unknown_tokens: int = 0
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(
+            dropped_symbols=self.dropped_symbols + other.dropped_symbols,
+            unknown_tokens=self.unknown_tokens + other.unknown_tokens,
+        )
+
+    def describe(self) -> str:
+        """Sentences for people, each after a space; nothing where nothing was lost."""
+        text = ""
+        if self.dropped_symbols:
+            text += (
+                f" The tokenizer dropped {self.dropped_symbols:,} characters (or bytes) of text that its vocabulary "
+                f"lacks."
+            )
+        if self.unknown_tokens:
+            text += f" {self.unknown_tokens:,} tokens are the unknown token, for text that the vocabulary lacks."
+        return text
+
+
+NO_LOSS = Loss()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """Documents one after the other.
 
     Attributes:
         tokens: every document's ids, shape ``(lengths.sum(),)``, uint16 or int32.
         lengths: tokens of each document, shape ``(documents,)``, int64.
+        losses: what was lost of the documents that lost something, by their index in the batch.
     """
 
     tokens: TokenArray
     lengths: npt.NDArray[np.int64]
+    losses: Mapping[int, Loss] = field(default_factory=dict)
 
     def with_appended(self, token_id: int) -> TokenBatch:
         """The same documents, each followed by one more token."""
         ends = np.cumsum(self.lengths)
-        return TokenBatch(tokens=np.insert(self.tokens, ends, token_id), lengths=self.lengths + 1)
+        return replace(self, tokens=np.insert(self.tokens, ends, token_id), lengths=self.lengths + 1)
+
+    def documents_of(self, tokens: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """The indices of the documents that the tokens of these indices are in."""
+        return np.searchsorted(np.cumsum(self.lengths), tokens, side="right")
+
+    def count(self, tokens: npt.NDArray[np.intp]) -> dict[int, int]:
+        """How many of the tokens of these indices are in each document that has one."""
+        documents, counts = np.unique(self.documents_of(tokens), return_counts=True)
+        return dict(zip(documents.tolist(), counts.tolist(), strict=True))
+
+    def with_unknown(self, tokens: npt.NDArray[np.intp]) -> TokenBatch:
+        """The same documents, with the tokens of these indices counted as unknown."""
+        if not len(tokens):
+            return self
+        losses = dict(self.losses)
+        for document, number in self.count(tokens).items():
+            losses[document] = losses.get(document, NO_LOSS) + Loss(unknown_tokens=number)
+        return replace(self, losses=losses)
 
 
 class Tokenizer(Protocol):
@@ -78,3 +134,28 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
         ...
+
+
+def refuse_control_ids(
+    batch: TokenBatch, controls: npt.NDArray[np.intp], origins: Sequence[str], id_to_token: Callable[[int], str | None]
+) -> None:
+    """Refuse control ids that came out of a text.
+
+    Args:
+        batch: what came out.
+        controls: indices of the tokens with such ids.
+        origins: of the documents, for the message.
+        id_to_token: the text of an id.
+
+    Raises:
+        DataError: there are some; names the document.
+    """
+    if len(controls):
+        document = int(batch.documents_of(controls[:1])[0])
+        token_id = int(batch.tokens[controls[0]])
+        raise DataError(
+            f"the text spells the special token {id_to_token(token_id)!r}, and this tokenizer makes its control id "
+            f"{token_id} of it. Change the text, use a tokenizer that keeps it text, or, if it is the one that ends "
+            f"documents, name another with --eos-token.",
+            path=origins[document],
+        )

@@ -41,7 +41,7 @@ class GigatokenTokenizer:
         self.info = reference.info
         self._reference = reference
         # Left out, a special token is no more than its text, which is how text is to be taken.
-        values = json.loads(reference.serialised)
+        values = json.loads(reference.settings)
         values["added_tokens"] = [each for each in values["added_tokens"] if not each["special"]]
         self._settings = json.dumps(values)
         self._engine = self._new_engine()
@@ -60,7 +60,7 @@ class GigatokenTokenizer:
             DataError: they are not the reference's.
         """
         batch = self.encode_unchecked(texts)
-        self._reference.check_no_control_ids(batch.tokens, batch.lengths, origins)
+        batch = self._reference.checked(batch, origins)
         checked = [at for at, text in enumerate(texts) if zlib.crc32(text.encode()) % _CHECKED_SHARE == 0]
         wrong = self.differing(batch, texts, checked)
         if wrong is not None:
@@ -112,7 +112,7 @@ def with_engine(tokenizer: Tokenizer, engine: EngineName, source: Source) -> Tok
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         raise ConfigError(f"--engine {engine} is for a tokenizer.json, and {tokenizer.info.name!r} is none.")
     import_extra("gigatoken", "gigatoken")
-    texts = [*_first_texts(source), *(f"a{token} {token}b" for token in tokenizer.special_tokens())]
+    texts = [*_first_texts(source), *(f"a{token} {token}b" for token in tokenizer.control_tokens())]
     try:
         fast = GigatokenTokenizer(tokenizer)
         wrong = fast.differing(fast.encode_unchecked(texts), texts, range(len(texts)))

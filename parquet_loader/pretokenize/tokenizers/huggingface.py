@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import ConfigError, DataError
 from ..extras import import_extra
-from .base import TokenArray, TokenBatch, Tokenizer, TokenizerInfo
+from ..options import PretokenizeWarning
+from .base import Loss, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, refuse_control_ids
+from .eos import COMMON_EOS_TOKENS, find_eos, read_declared
+from .literal import eos_problem, literal_form, randomness
 from .plain import ByteTokenizer, load_sentencepiece, load_tiktoken
 
 if TYPE_CHECKING:
@@ -30,41 +35,41 @@ __all__ = [
     "load_tokenizer",
 ]
 
-# The names that end a document in the tokenizers people pretrain with. Names that end a chat's turn are not among them.
-COMMON_EOS_TOKENS = (
-    "<|endoftext|>",
-    "</s>",
-    "<|end_of_text|>",
-    "<eos>",
-    "<|eos|>",
-    "<|end▁of▁sentence|>",
-    "[EOS]",
-)
-
-_NEVER_CHOSEN_SCORE = -1e9
+_CONTROL, _UNKNOWN = 1, 2
 
 
 class HuggingFaceTokenizer:
     """A tokenizer of the ``tokenizers`` package, set to take every text literally and whole.
 
-    - The text of a special token within a document stays text: a web page that spells ``<|endoftext|>`` must not end
-      the document. That is ``encode_special_tokens``, but a Unigram model holds its special tokens as ordinary pieces
-      and would choose them again, so those pieces lose their score. Where a control id comes out all the same, it is
-      an error.
-    - The truncation and padding that a ``tokenizer.json`` may carry are switched off.
+    - The text of a special token, or of the one that ends a document, stays text: see `literal`. Where its id comes out
+      all the same, it is an error.
+    - Dropout is switched off, and so are the truncation and padding that a ``tokenizer.json`` may carry.
+    - A model that drops symbols in silence encodes as one that marks them, which gives the same ids where it marks
+      none. Only documents in which it does are encoded a second time, as the model would.
 
     Attributes:
         info: what the output's metadata says about it.
         serialised: the ``tokenizer.json``.
+        settings: the one to encode with.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, info: TokenizerInfo) -> None:
         self.info = info
         self.serialised = tokenizer.to_str()  # once: that of a large vocabulary takes a tenth of a second
-        literal, control_ids = _taking_text_literally(tokenizer, self.serialised)
-        self._tokenizer = literal
-        self._is_control = np.zeros(info.vocab_size, dtype=np.bool_)
-        self._is_control[control_ids] = True
+        form = literal_form(self.serialised, info.eos_id, info.vocab_size)
+        self.settings = json.dumps(form.settings)
+        self._original = tokenizer
+        self._plain = self._marking = _taking_all(type(tokenizer).from_str(self.settings))
+        if form.counting_model is not None:
+            self._marking = _taking_all(type(tokenizer).from_str(self.settings))
+            # By itself: one more piece in the file would move the ids of the added tokens.
+            alone = json.dumps({**form.settings, "model": form.counting_model, "added_tokens": []})
+            self._marking.model = type(tokenizer).from_str(alone).model
+        self._control_ids = sorted(form.control_ids)
+        self._kinds = np.zeros(info.vocab_size, dtype=np.uint8)
+        self._kinds[self._control_ids] = _CONTROL
+        if form.unknown_id is not None:
+            self._kinds[form.unknown_id] = _UNKNOWN
 
     def __reduce__(self) -> tuple[object, ...]:
         # Made anew in the worker: that it takes text literally is no part of a tokenizer's serialised form.
@@ -72,35 +77,73 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return str(self._original.decode(list(ids), skip_special_tokens=False))
 
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
-        """The texts' tokens. The GIL is released while the texts are encoded, on the package's own threads."""
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        """The texts' tokens. The GIL is released while the texts are encoded, on the package's own threads.
+
+        Raises:
+            DataError: a control id came out of a text, or the model has no ids for it.
+        """
+        batch = self._encode_by(self._marking, texts, origins)
+        if self._marking is not self._plain:
+            dropped = np.flatnonzero(batch.tokens == self.info.vocab_size)
+            if len(dropped):
+                batch = self._encoded_again(batch, batch.count(dropped), texts, origins)
+            batch = replace(batch, tokens=batch.tokens.astype(self.info.dtype))
+        return self.checked(batch, origins)
+
+    def control_tokens(self) -> list[str]:
+        """The texts of the special tokens and of the one that ends a document."""
+        return [str(self._original.id_to_token(token_id)) for token_id in self._control_ids]
+
+    def checked(self, batch: TokenBatch, origins: Sequence[str]) -> TokenBatch:
+        """A batch that has no control ids, with its unknown tokens counted.
+
+        Raises:
+            DataError: a control id came out of a text.
+        """
+        kinds = self._kinds[batch.tokens]
+        if not kinds.any():
+            return batch
+        refuse_control_ids(batch, np.flatnonzero(kinds == _CONTROL), origins, self._original.id_to_token)
+        return batch.with_unknown(np.flatnonzero(kinds == _UNKNOWN))
+
+    def _encode_by(self, tokenizer: tokenizers.Tokenizer, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        try:
+            encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as exc:  # the package raises the bare class, and does not say for which text
+            if len(texts) == 1:
+                raise DataError(f"the tokenizer has no ids for this text ({exc}).", path=origins[0]) from exc
+            for text, origin in zip(texts, origins, strict=True):
+                self._encode_by(tokenizer, [text], [origin])
+            raise
         lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
         # `ids` makes Python ints, there is no other way out of the package; one pass over them is all they get.
         ids = chain.from_iterable(encoding.ids for encoding in encodings)
-        tokens = np.fromiter(ids, self.info.dtype, int(lengths.sum()))
-        self.check_no_control_ids(tokens, lengths, origins)
-        return TokenBatch(tokens=tokens, lengths=lengths)
+        dtype = self.info.dtype if tokenizer is self._plain else np.dtype(np.int32)
+        return TokenBatch(tokens=np.fromiter(ids, dtype, int(lengths.sum())), lengths=lengths)
 
-    def special_tokens(self) -> list[str]:
-        """The texts of the special tokens."""
-        added = self._tokenizer.get_added_tokens_decoder()
-        return [token.content for _, token in sorted(added.items()) if token.special]
+    def _encoded_again(
+        self, batch: TokenBatch, dropped: Mapping[int, int], texts: Sequence[str], origins: Sequence[str]
+    ) -> TokenBatch:
+        """The batch, with the documents in which symbols are marked as the model itself encodes them."""
+        documents = [*dropped]
+        again = self._encode_by(self._plain, [texts[at] for at in documents], [origins[at] for at in documents])
+        pieces = np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])
+        for at, piece in zip(documents, np.split(again.tokens, np.cumsum(again.lengths)[:-1]), strict=True):
+            pieces[at] = piece
+        lengths = batch.lengths.copy()
+        lengths[documents] = again.lengths
+        losses = {at: Loss(dropped_symbols=number) for at, number in dropped.items()}
+        return TokenBatch(tokens=np.concatenate(pieces), lengths=lengths, losses=losses)
 
-    def check_no_control_ids(self, tokens: TokenArray, lengths: npt.NDArray[np.int64], origins: Sequence[str]) -> None:
-        """Refuse control ids that came out of a text."""
-        controls = np.flatnonzero(self._is_control[tokens])
-        if len(controls):
-            first = int(controls[0])
-            document = int(np.searchsorted(np.cumsum(lengths), first, side="right"))
-            token_id = int(tokens[first])
-            raise DataError(
-                f"the text spells the special token {self._tokenizer.id_to_token(token_id)!r}, and this tokenizer's "
-                f"model makes its control id {token_id} of it. Change the text, or use a tokenizer that keeps it text.",
-                path=origins[document],
-            )
+
+def _taking_all(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def _from_serialised(serialised: str, info: TokenizerInfo) -> HuggingFaceTokenizer:
@@ -113,7 +156,8 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
     Args:
         where: a ``tokenizer.json``, a folder that holds one, or a Hub name such as ``"openai-community/gpt2"``;
             ``"tiktoken:NAME"``; a SentencePiece ``.model``; ``"bytes"``, whose ids are the bytes of UTF-8.
-        eos_token: the token that ends a document; None looks into ``tokenizer_config.json`` and for the common names.
+        eos_token: the token that ends a document; None looks into the files beside a ``tokenizer.json``, as
+            ``transformers`` does, and for the common names.
         need_eos: whether not to find one is an error.
 
     Raises:
@@ -128,24 +172,43 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
     module = import_extra("tokenizers")
     path = Path(where).expanduser()
     if where and path.is_dir():
-        tokenizer, config = _from_file(module, path / "tokenizer.json"), _read_config(path / "tokenizer_config.json")
+        tokenizer, read = _from_file(module, path / "tokenizer.json"), partial(_read_config, path)
     elif path.is_file():
-        tokenizer, config = _from_file(module, path), _read_config(path.parent / "tokenizer_config.json")
+        tokenizer, read = _from_file(module, path), partial(_read_config, path.parent)
     elif _is_hub_name(where):
-        tokenizer, config = _from_hub(module, where)
+        tokenizer, read = _from_hub(module, where), partial(_fetch_config, where)
     else:
         raise ConfigError(
             f"--tokenizer: there is no file or folder {where!r}. Give a tokenizer.json, a local folder that holds one, "
             f"a name on the Hugging Face Hub such as 'openai-community/gpt2', tiktoken:NAME, a SentencePiece .model, "
             f"or bytes."
         )
-    eos = _find_eos(tokenizer, config, eos_token, where, need_eos)
+    eos = find_eos(tokenizer, lambda: read_declared(read), eos_token, where, need_eos)
+    serialised = tokenizer.to_str()
+    values = json.loads(serialised)
+    eos_id = None if eos is None else tokenizer.token_to_id(eos)
+    problem = None if eos is None or eos_id is None else eos_problem(values, eos, eos_id)
+    if problem is not None:
+        if need_eos or eos_token is not None:
+            raise ConfigError(
+                f"--eos-token: {eos!r} of {where!r} {problem}, so it cannot end documents. Name another token with "
+                f"--eos-token."
+            )
+        eos = eos_id = None
+    random = randomness(values)
+    if random is not None:
+        warnings.warn(
+            f"the tokenizer {where!r} is set to give other ids for the same text each time ({random}). That is "
+            f"switched off: the same text gives the same ids.",
+            PretokenizeWarning,
+            stacklevel=2,
+        )
     info = TokenizerInfo(
         name=where,
-        sha256=hashlib.sha256(tokenizer.to_str().encode()).hexdigest(),
+        sha256=hashlib.sha256(serialised.encode()).hexdigest(),
         vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         eos_token=eos,
-        eos_id=None if eos is None else tokenizer.token_to_id(eos),
+        eos_id=eos_id,
     )
     return HuggingFaceTokenizer(tokenizer, info)
 
@@ -168,7 +231,7 @@ def _from_file(module: Any, path: Path) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _from_hub(module: Any, name: str) -> tuple[tokenizers.Tokenizer, dict[str, object]]:
+def _from_hub(module: Any, name: str) -> tokenizers.Tokenizer:
     try:
         tokenizer: tokenizers.Tokenizer = module.Tokenizer.from_pretrained(name)
     except Exception as exc:  # offline, no such name and no permission are all different types
@@ -177,73 +240,39 @@ def _from_hub(module: Any, name: str) -> tuple[tokenizers.Tokenizer, dict[str, o
             f"--tokenizer: {name!r} is no file or folder here, and could not be fetched from the Hugging Face Hub "
             f"({reason}). Without a network, give a tokenizer.json or a folder that holds one."
         ) from exc
+    return tokenizer
+
+
+def _fetch_config(name: str, file: str) -> dict[str, Any]:
+    """The JSON object in an optional file of a Hub repository.
+
+    Raises:
+        ConfigError: whether there is such a file cannot be told, or it is not JSON.
+    """
+    hub = import_extra("huggingface_hub")
     try:
-        config = _read_config(Path(import_extra("huggingface_hub").hf_hub_download(name, "tokenizer_config.json")))
-    except (ConfigError, OSError):
-        config = {}  # the file is optional; without it the common names are looked for
-    return tokenizer, config
+        path = Path(hub.hf_hub_download(name, file))
+    except Exception as exc:  # no network, no permission, no such file
+        absent = isinstance(exc, hub.errors.EntryNotFoundError)
+        unreached = isinstance(exc, hub.errors.LocalEntryNotFoundError)
+        if (absent and not unreached) or hub.try_to_load_from_cache(name, file) is hub._CACHED_NO_EXIST:
+            return {}
+        reason = " ".join(str(exc).split())
+        raise ConfigError(
+            f"--tokenizer: {file} of {name!r}, which may name the end-of-document token, could not be fetched from the "
+            f"Hugging Face Hub ({reason}). Name the token with --eos-token, or try again with a network."
+        ) from exc
+    return _read_config(path.parent, file)
 
 
-def _read_config(path: Path) -> dict[str, object]:
+def _read_config(folder: Path, file: str) -> dict[str, Any]:
+    path = folder / file
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes())
     except ValueError as exc:
         raise ConfigError(f"--tokenizer: {str(path)!r} is not valid JSON ({exc}). Correct or remove it.") from exc
-    return config if isinstance(config, dict) else {}
-
-
-def _find_eos(
-    tokenizer: tokenizers.Tokenizer, config: dict[str, object], asked: str | None, where: str, need: bool
-) -> str | None:
-    if asked is not None:
-        if tokenizer.token_to_id(asked) is None:
-            raise ConfigError(
-                f"--eos-token {asked!r} is no token of {where!r}. Its special tokens: {_specials(tokenizer)}."
-            )
-        return asked
-    configured = config.get("eos_token")
-    if isinstance(configured, dict):  # transformers writes either the text or an AddedToken's fields
-        configured = configured.get("content")
-    if isinstance(configured, str) and tokenizer.token_to_id(configured) is not None:
-        return configured
-    common = [token for token in COMMON_EOS_TOKENS if tokenizer.token_to_id(token) is not None]
-    if len(common) == 1:
-        return common[0]
-    if need:
-        problem = f"it has several that could ({', '.join(common)})" if common else "it has none of the usual names"
-        raise ConfigError(
-            f"--append-eos: cannot tell which token of {where!r} ends a document: {problem}, and no "
-            f"tokenizer_config.json beside it says. Name it with --eos-token. "
-            f"Its special tokens: {_specials(tokenizer)}."
-        )
-    return None
-
-
-def _specials(tokenizer: tokenizers.Tokenizer) -> str:
-    added = tokenizer.get_added_tokens_decoder()
-    names = [token.content for _, token in sorted(added.items()) if token.special]
-    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "") if names else "none"
-
-
-def _taking_text_literally(tokenizer: tokenizers.Tokenizer, serialised: str) -> tuple[tokenizers.Tokenizer, list[int]]:
-    """A copy that takes every text literally and whole, and the ids that must then not come out of a text."""
-    values = json.loads(serialised)
-    model = values["model"]
-    special_ids = {token["id"] for token in values["added_tokens"] if token["special"]}
-    unknown = model.get("unk_id")
-    if unknown is None and model.get("unk_token") is not None:
-        unknown = tokenizer.token_to_id(model["unk_token"])
-    control_ids = special_ids - {unknown}  # an unknown word's id is the model's honest answer, though it is "special"
-    if model.get("type") == "Unigram":
-        for token_id in control_ids:
-            if token_id < len(model["vocab"]):
-                model["vocab"][token_id][1] = _NEVER_CHOSEN_SCORE
-        copy: tokenizers.Tokenizer = type(tokenizer).from_str(json.dumps(values))
-    else:
-        copy = type(tokenizer).from_str(serialised)
-    copy.no_truncation()
-    copy.no_padding()
-    copy.encode_special_tokens = True
-    return copy, sorted(control_ids)
+    if not isinstance(values, dict):
+        raise ConfigError(f"--tokenizer: {str(path)!r} is not a JSON object. Correct or remove it.")
+    return values

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def load_tiktoken(where: str, eos_token: str | None) -> TiktokenTokenizer:
             f"--eos-token {eos!r} is no token of {where!r}. Its special tokens: "
             f"{', '.join(sorted(encoding.special_tokens_set))}."
         )
+    eos_id = encoding.encode_single_token(eos)
+    if encoding.decode_single_token_bytes(eos_id) != eos.encode():
+        raise ConfigError(
+            f"--eos-token: {eos!r} of {where!r} has the id {eos_id}, which also stands for text. Name another token "
+            f"with --eos-token."
+        )
+    lacking = [byte for byte in range(256) if not _has_byte(encoding, byte)]
+    if lacking:
+        raise ConfigError(
+            f"--tokenizer: {where!r} has no token for {len(lacking)} of the 256 bytes, such as 0x{lacking[0]:02X}, so "
+            f"it cannot encode every text. Use another tokenizer."
+        )
     sha256 = hashlib.sha256()
     for token in range(encoding.n_vocab):
         try:
@@ -72,9 +85,17 @@ def load_tiktoken(where: str, eos_token: str | None) -> TiktokenTokenizer:
         sha256=sha256.hexdigest(),
         vocab_size=encoding.n_vocab,
         eos_token=eos,
-        eos_id=encoding.encode_single_token(eos),
+        eos_id=eos_id,
     )
     return TiktokenTokenizer(encoding, info)
+
+
+def _has_byte(encoding: Any, byte: int) -> bool:
+    try:
+        encoding.encode_single_token(bytes([byte]))
+    except KeyError:
+        return False
+    return True
 
 
 class TiktokenTokenizer:
@@ -128,7 +149,12 @@ class SentencePieceTokenizer:
         known = eos_id >= 0 and (eos_token is None or self._processor.id_to_piece(eos_id) == eos_token)
         if not known and (need_eos or eos_token is not None):
             asked = f"has no token {eos_token!r}" if eos_token is not None else "has no end-of-sentence token"
-            raise ConfigError(f"--eos-token: {where!r} {asked}. Name one of its pieces with --eos-token.")
+            raise ConfigError(f"--eos-token: {where!r} {asked}. Name one of its control symbols with --eos-token.")
+        if known and not self._processor.is_control(eos_id):
+            raise ConfigError(
+                f"--eos-token: {eos_token!r} of {where!r} is no control symbol, so its id also comes out of text. Name "
+                f"a control symbol with --eos-token. There are: {self._control_symbols()}."
+            )
         self.info = TokenizerInfo(
             name=where,
             sha256=hashlib.sha256(model).hexdigest(),
@@ -140,12 +166,17 @@ class SentencePieceTokenizer:
     def __reduce__(self) -> tuple[object, ...]:
         return SentencePieceTokenizer, self._arguments
 
+    def _control_symbols(self) -> str:
+        ids = filter(self._processor.is_control, range(self._processor.get_piece_size()))
+        return ", ".join(map(self._processor.id_to_piece, islice(ids, 20))) or "none"
+
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         """The texts' tokens, on the package's own threads."""
         rows = self._processor.encode(list(texts), out_type=int)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         tokens = np.fromiter((each for row in rows for each in row), self.info.dtype, int(lengths.sum()))
-        return TokenBatch(tokens=tokens, lengths=lengths)
+        batch = TokenBatch(tokens=tokens, lengths=lengths)
+        return batch.with_unknown(np.flatnonzero(tokens == self._processor.unk_id()))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; control symbols have none."""

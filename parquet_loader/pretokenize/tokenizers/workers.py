@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, TypeVar, cast
 
 from ...errors import ConfigError, ParquetLoaderError
-from .huggingface import TokenBatch, Tokenizer
+from .base import TokenBatch, Tokenizer
 
 Batch = TypeVar("Batch")
 Encode = Callable[[Sequence[str], Sequence[str]], TokenBatch]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...errors import DataError
-from ..tokenizers.huggingface import TokenizerInfo
+from ..tokenizers.base import TokenizerInfo
 
 MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DataError, PathNotFoundError
 from ...storage.filesystems import display_name, open_filesystem, storage_errors
-from ..tokenizers.huggingface import Tokenizer
+from ..tokenizers.base import Tokenizer
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
 SAMPLES = 3

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError
 from ...storage.filesystems import is_local, storage_errors
-from ..tokenizers.huggingface import TokenArray, TokenBatch
+from ..tokenizers.base import TokenArray, TokenBatch
 from .folder import OutputFolder, part_name
 from .manifest import Encoding, FileEntry, Manifest
 from .row_groups import plan_row_groups, starts_new_file
