@@ -17,6 +17,7 @@ from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.pretokenize import PretokenizeOptions, PretokenizeWarning, TokenBatch, load_tokenizer, pretokenize
 from parquet_loader.pretokenize.sources.registry import SourceOptions, open_source
 from parquet_loader.pretokenize.tokenizers import gigatoken as fast_module
+from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.tokenizers.gigatoken import GigatokenTokenizer, with_engine
 from parquet_loader.pretokenize.tokenizers.huggingface import HuggingFaceTokenizer
 from parquet_loader.pretokenize.tokenizers.workers import WorkerError, encoders, in_order
@@ -82,6 +83,27 @@ def test_a_tiktoken_encoding_keeps_the_text_of_special_tokens(tmp_path: Path, to
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"special_tokens": {"<|endoftext|>": 65}}, "has the id 65, which also stands for text"),
+        (
+            {"mergeable_ranks": {bytes([at]): at for at in range(128)}},
+            "no token for 128 of the 256 bytes",
+        ),
+    ],
+)
+def test_a_tiktoken_encoding_that_cannot_take_every_text_as_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
+) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([at]): at for at in range(256)}
+    values = {"pat_str": r"\w+|\W", "mergeable_ranks": ranks, "special_tokens": {"<|endoftext|>": 300}} | settings
+    monkeypatch.setitem(tiktoken.registry.ENCODINGS, "narrow", tiktoken.Encoding("narrow", **values))
+    with pytest.raises(ConfigError, match=message):
+        load_tokenizer("tiktoken:narrow")
+
+
 def test_an_unknown_tiktoken_encoding_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"'tiktoken:nosuch' cannot be had .*tiktoken fetches each encoding once"):
         load_tokenizer("tiktoken:nosuch")
@@ -117,6 +139,53 @@ def test_a_sentencepiece_model_is_read(sentencepiece_model: str) -> None:
     assert rows(pickle.loads(pickle.dumps(tokenizer)).encode(TEXTS, TEXTS)) == rows(batch)
     with pytest.raises(ConfigError, match="has no token '<x>'"):
         load_tokenizer(sentencepiece_model, eos_token="<x>")
+
+
+@pytest.fixture(scope="module")
+def small_sentencepiece_models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """BPE and Unigram without bytes, with a symbol of the user's."""
+    module = pytest.importorskip("sentencepiece")
+    folder = tmp_path_factory.mktemp("small-sentencepiece")
+    for kind in ("bpe", "unigram"):
+        with (folder / f"{kind}.model").open("wb") as stream:
+            module.SentencePieceTrainer.train(
+                sentence_iterator=iter(["some words and </s> and <mine>"] * 9),
+                model_writer=stream,
+                vocab_size=30,
+                hard_vocab_limit=False,
+                model_type=kind,
+                user_defined_symbols=["<mine>"],
+                control_symbols=["<end>"],
+                minloglevel=2,
+            )
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+def test_the_text_of_a_sentencepiece_control_symbol_stays_text(small_sentencepiece_models: list[str]) -> None:
+    for model in small_sentencepiece_models:
+        for token in (None, "</s>", "<end>"):
+            tokenizer = load_tokenizer(model, eos_token=token)
+            texts = ["some </s> and <end> words", "</s>", "<end>"]
+            assert tokenizer.info.eos_token == (token or "</s>")
+            assert tokenizer.info.eos_id not in tokenizer.encode(texts, texts).tokens
+
+
+@pytest.mark.parametrize("token", ["<mine>", "<unk>", "▁", "s"])
+def test_a_sentencepiece_symbol_that_comes_out_of_text_cannot_end_documents(
+    small_sentencepiece_models: list[str], token: str
+) -> None:
+    for model in small_sentencepiece_models:
+        with pytest.raises(ConfigError, match=r"is no control symbol.*There are: <s>, </s>, <end>\."):
+            load_tokenizer(model, eos_token=token)
+
+
+def test_unknown_tokens_of_a_sentencepiece_model_are_counted(
+    small_sentencepiece_models: list[str], sentencepiece_model: str
+) -> None:
+    for model in small_sentencepiece_models:
+        batch = load_tokenizer(model).encode(["some", "soXme 漢 words"], ["", ""])
+        assert batch.lost == {1: Lost(unknown_tokens=2)}
+    assert load_tokenizer(sentencepiece_model).encode(["漢"], [""]).lost == {}  # it writes bytes
 
 
 @pytest.mark.parametrize("content", [None, b"", b"something else"])

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from parquet_loader.errors import ConfigError, DataError
-from parquet_loader.pretokenize import PretokenizeOptions, PretokenizeWarning, load_tokenizer, pretokenize
+from parquet_loader.pretokenize import (
+    PretokenizeOptions,
+    PretokenizeWarning,
+    TokenBatch,
+    load_tokenizer,
+    pretokenize,
+    pretokenize_rank,
+    verify_set,
+)
+from parquet_loader.pretokenize.run.pipeline import tokenize_source
+from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.tokenizers.gigatoken import GigatokenTokenizer
 from parquet_loader.pretokenize.tokenizers.huggingface import HuggingFaceTokenizer
+from parquet_loader.pretokenize.tokenizers.literal import literal_form, randomness
+from parquet_loader.pretokenize.write.folder import OutputFolder
+from parquet_loader.pretokenize.write.journal import Journal
 
 END = "<end>"
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -174,9 +188,185 @@ def test_dropout_is_switched_off_and_said_once(
     assert (done.returncode, done.stderr.count("dropout 0.5")) == (0, 1)
 
 
-def test_the_sampling_of_a_unigram_model_is_switched_off() -> None:
-    model = models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0), ("ab", -2.5)], 0)
-    model.alpha, model.nbest_size = 0.1, 5
-    info = load_tokenizer("bytes").info
-    tokenizer = HuggingFaceTokenizer(Tokenizer(model), info)
-    assert {tuple(ids(tokenizer, "ab" * 20)) for _ in range(20)} == {(3,) * 20}
+def test_sampling_that_a_file_may_carry_is_switched_off() -> None:
+    values = json.loads(unigram().to_str())
+    values["model"] |= {"alpha": 0.1, "nbest_size": 5}  # as another version of the package may store it
+    assert randomness(values) == "alpha 0.1, nbest_size 5"
+    form = literal_form(json.dumps(values), None, 20)
+    assert randomness(form.settings) is None
+
+
+# --- what a vocabulary lacks
+
+
+def bpe(pieces: str, *merges: tuple[str, str], **options: Any) -> Tokenizer:
+    vocabulary = {piece: at for at, piece in enumerate([*pieces, *(a + b for a, b in merges)])}
+    return Tokenizer(models.BPE(vocabulary, list(merges), **options))
+
+
+def bytes_without(*missing: str) -> Tokenizer:
+    vocabulary = {piece: at for at, piece in enumerate(each for each in BYTES if each not in missing)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def normalised() -> Tokenizer:
+    tokenizer = bpe("éab")
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def with_added_tokens() -> Tokenizer:
+    tokenizer = bpe("ab", ("a", "b"))
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.add_tokens(["<one>", "<two>"])
+    return tokenizer
+
+
+def of_size(size: int) -> Tokenizer:
+    return Tokenizer(models.BPE({"a": 0, "b": 1} | {f"more{at}": at for at in range(2, size)}, []))
+
+
+def bpe_with_byte_pieces(*values: int) -> Tokenizer:
+    pieces = ["a", *(f"<0x{each:02X}>" for each in values)]
+    return Tokenizer(models.BPE({piece: at for at, piece in enumerate(pieces)}, [], byte_fallback=True))
+
+
+DROPPING: dict[str, tuple[Callable[[], Tokenizer], str, int]] = {
+    "between two symbols that then merge": (lambda: bpe("ab", ("a", "b")), "aXb X", 3),
+    "one after the other": (lambda: bpe("ab", fuse_unk=True), "aXXXb", 3),
+    "nothing": (lambda: bpe("ab", ("a", "b")), "abab", 0),
+    "everything": (lambda: bpe("ab"), "XYZ", 3),
+    "bytes": (lambda: bytes_without("Ã", "x"), "é x ab", 2),
+    "the pieces of bytes that are not all there": (lambda: bpe_with_byte_pieces(0xC3), "aéa", 1),
+    "what a piece has at the end of a word alone": (
+        lambda: Tokenizer(models.BPE({"a": 0, "a</w>": 1, "b</w>": 2}, [], end_of_word_suffix="</w>")), "abb", 1
+    ),
+    "a word that is a piece as a whole": (
+        lambda: Tokenizer(models.BPE({"a": 0, "aXa": 1}, [], ignore_merges=True)), "aXa", 0
+    ),
+    "what is only there once it is composed": (normalised, "e\u0301a e", 2),
+    "between added tokens": (with_added_tokens, "<two>aXb<one>X<s>", 5),
+    "where ids of 16 bits just do": (lambda: of_size(1 << 16), "aXb", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DROPPING)
+def test_symbols_that_a_model_drops_are_counted_and_its_ids_stay(tmp_path: Path, kind: str) -> None:
+    make, text, dropped = DROPPING[kind]
+    original = make()
+    tokenizer = load_tokenizer(save(original, tmp_path))
+    original.encode_special_tokens = True
+    texts = ["a", text, "", "a", text]
+    batch = tokenizer.encode(texts, texts)
+    assert batch.tokens.tolist() == [each for text in texts for each in original.encode(text).ids]
+    assert batch.lengths.tolist() == [len(original.encode(text)) for text in texts]
+    assert batch.tokens.dtype == tokenizer.info.dtype
+    assert batch.lost == ({at: Lost(dropped_symbols=dropped) for at in (1, 4)} if dropped else {})
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "unknown"),
+    [
+        (lambda: Tokenizer(models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>")), "aXXa", 2),
+        (lambda: Tokenizer(models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True)), "aXXa", 1),
+        (lambda: Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>")), "X", 1),
+        (word_piece, "aX", 1),
+        (unigram, "aXXbX", 2),
+    ],
+)
+def test_unknown_tokens_are_counted(tmp_path: Path, make: Callable[[], Tokenizer], text: str, unknown: int) -> None:
+    tokenizer = load_tokenizer(save(make(), tmp_path))
+    batch = tokenizer.encode(["a", text, ""], ["", "", ""])
+    assert batch.lost == {1: Lost(unknown_tokens=unknown)}
+    assert batch.with_appended(0).lost == batch.lost
+
+
+def test_a_text_that_a_model_has_no_ids_for_is_an_error_that_names_it(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(save(Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>")), tmp_path))
+    with pytest.raises(DataError, match="third: the tokenizer has no ids for this text"):
+        tokenizer.encode(["a", "a", "b"], ["first", "second", "third"])
+
+
+# Each document drops one character; the last one is shorter than a row group.
+LOSSY_TEXTS = [f"{'ab' * 40}X{'ba' * 40}" for _ in range(30)]
+SMALL = {"row_group_tokens": 400, "file_tokens": 800, "batch_bytes": 500}
+SENTENCE = "The tokenizer dropped 30 characters (or bytes) of text that its vocabulary lacks."
+
+
+@pytest.fixture
+def lossy(tmp_path: Path, jsonl: Callable[..., Path]) -> Callable[..., PretokenizeOptions]:
+    folder, path = save(bpe("ab"), tmp_path), str(jsonl(LOSSY_TEXTS))
+
+    def make(name: str, **options: Any) -> PretokenizeOptions:
+        return PretokenizeOptions(
+            **{"inputs": (path,), "output": str(tmp_path / name), "tokenizer": folder} | SMALL | options
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_run_dropped_is_in_its_closing_lines_its_manifest_and_its_verification(
+    lossy: Callable[..., PretokenizeOptions], workers: int
+) -> None:
+    options = lossy("out", workers=workers)
+    summary = pretokenize(options)
+    assert SENTENCE in summary.describe()
+    manifest = json.loads((Path(options.output) / "_manifest.json").read_text())
+    assert manifest["lost"] == {"dropped_symbols": 30, "unknown_tokens": 0}
+    assert SENTENCE in verify_set(options.output, load_tokenizer(options.tokenizer)).describe()
+
+
+class Failing:
+    """The real tokenizer, for a number of batches."""
+
+    def __init__(self, where: str, batches: int) -> None:
+        self._real = load_tokenizer(where)
+        self._left = batches
+        self.info = self._real.info
+
+    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("out of luck")
+        return self._real.encode(texts, origins)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._real.decode(ids)
+
+
+def test_a_resumed_run_counts_what_the_runs_before_it_dropped(lossy: Callable[..., PretokenizeOptions]) -> None:
+    options = lossy("out")
+    output = OutputFolder(options.output)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        tokenize_source(options.open_source(), Failing(options.tokenizer, 6), output, options)
+    journal = output.read_journal()
+    assert journal is not None
+    assert 0 < journal.position.lost.dropped_symbols == journal.position.documents < 30
+    assert pretokenize(options).manifest.lost == Lost(dropped_symbols=30)
+
+
+def test_ranks_count_what_each_of_them_dropped(
+    lossy: Callable[..., PretokenizeOptions], jsonl: Callable[..., Path]
+) -> None:
+    inputs = tuple(str(jsonl(LOSSY_TEXTS[at::2], f"{at}.jsonl")) for at in range(2))
+    options = lossy("out", inputs=inputs, world_size=2)
+    for rank in range(2):
+        assert "The tokenizer dropped 15 characters" in pretokenize_rank(replace(options, rank=rank)).describe()
+    assert SENTENCE in pretokenize_rank(replace(options, step="finish")).describe()
+
+
+def test_journals_and_manifests_from_before_it_was_counted_are_read(lossy: Callable[..., PretokenizeOptions]) -> None:
+    options = lossy("out")
+    pretokenize(options)
+    path = Path(options.output) / "_manifest.json"
+    old = json.loads(path.read_text())
+    del old["lost"]
+    path.write_text(json.dumps(old))
+    summary = pretokenize(options)
+    assert (summary.manifest.documents, summary.manifest.lost) == (30, Lost())
+    values = json.loads(Journal(fingerprint={"a": 1}).to_json())
+    del values["position"]["lost"]
+    assert Journal.from_json(json.dumps(values), "journal.json") == Journal(fingerprint={"a": 1})

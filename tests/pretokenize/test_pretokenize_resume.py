@@ -21,6 +21,7 @@ import subprocesses
 from parquet_loader.errors import ConfigError, DataError, StorageError
 from parquet_loader.pretokenize import Manifest, PretokenizeOptions, PretokenizeWarning, Progress, pretokenize
 from parquet_loader.pretokenize.select.dedup import SeenFile, digest_function
+from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.write.folder import OutputFolder
 from parquet_loader.pretokenize.write.journal import Journal, Position, differences
 from parquet_loader.pretokenize.write.manifest import BadEntry, FileEntry, Skipped
@@ -475,7 +476,9 @@ def test_a_journal_is_read_as_it_was_written() -> None:
         fingerprint={"a": [1]},
         phase="removing",
         parts=(entry,),
-        position=Position(cursor=(1, 2), documents=3, text_bytes=4, skipped=Skipped(bad=1)),
+        position=Position(
+            cursor=(1, 2), documents=3, text_bytes=4, skipped=Skipped(bad=1), lost=Lost(dropped_symbols=2)
+        ),
         bad_records=(BadEntry(where="a:1", problem="bad"),),
     )
     assert Journal.from_json(journal.to_json(), "x") == journal
@@ -493,7 +496,12 @@ def test_differences_are_named_by_their_place() -> None:
 
 def test_a_manifest_is_read_as_it_was_written(options: Callable[..., PretokenizeOptions]) -> None:
     manifest = pretokenize(options()).manifest
-    changed = replace(manifest, bad_records=(BadEntry(where="a:1", problem="bad"),), skipped=Skipped(bad=1))
+    changed = replace(
+        manifest,
+        bad_records=(BadEntry(where="a:1", problem="bad"),),
+        skipped=Skipped(bad=1),
+        lost=Lost(unknown_tokens=1),
+    )
     assert Manifest.from_json(changed.to_json()) == changed
 
 

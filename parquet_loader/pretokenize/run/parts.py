@@ -67,6 +67,7 @@ def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
         text_bytes=journal.position.text_bytes,
         skipped=journal.position.skipped,
         bad_records=journal.bad_records,
+        lost=journal.position.lost,
         fingerprint=journal.fingerprint,
     )
 
@@ -271,7 +272,7 @@ def write_parts(job: Job, journal: Journal) -> Journal:
         closing(in_order(batches, encode_with, encoding_with)) as encoded,
     ):
         for batch, tokens in encoded:
-            ledger.add(batch.documents)
+            ledger.add(batch.documents, tokens.lost)
             writer.add(tokens)
             done = replace(
                 done,

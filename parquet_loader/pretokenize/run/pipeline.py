@@ -71,6 +71,7 @@ class Summary:
         ):
             if number:
                 text += f" Left out {number:,} {what}."
+        text += self.manifest.lost.describe()
         if self.skipped:
             text += f" Passed over {len(self.skipped):,} files of other kinds, such as {self.skipped[0]}."
         return text

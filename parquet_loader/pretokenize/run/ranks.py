@@ -30,6 +30,7 @@ from ..options import PretokenizeOptions
 from ..select.dedup import Digests, SeenHashes, as_digests, digest_function
 from ..select.selection import Drops, Selection
 from ..sources.files import FileSource
+from ..tokenizers.base import NOTHING_LOST
 from ..tokenizers.gigatoken import with_engine
 from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
@@ -197,7 +198,8 @@ def _encode(
     tokens = sum(part.tokens for part in journal.parts)
     return StepDone(
         message=f"Rank {options.rank} of {options.world_size} is whole: {journal.position.documents:,} documents, "
-        f"{tokens:,} tokens in {len(journal.parts):,} files. When all ranks are, --step finish shows the set."
+        f"{tokens:,} tokens in {len(journal.parts):,} files.{journal.position.lost.describe()} When all ranks are, "
+        f"--step finish shows the set."
     )
 
 
@@ -261,6 +263,7 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
             empty=sum(each.skipped.empty for each in positions),
             bad=sum(each.skipped.bad for each in positions),
         ),
+        lost=sum((each.lost for each in positions), NOTHING_LOST),
     )
     bad = tuple(entry for journal in journals for entry in journal.bad_records)[:MAX_LISTED_BAD_RECORDS]
     return Journal(fingerprint=whole, phase="removing", parts=parts, position=position, bad_records=bad)

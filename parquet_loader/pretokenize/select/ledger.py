@@ -10,10 +10,11 @@ for their row group; of those that are written only the last one's place is kept
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..sources.base import Record
+from ..tokenizers.base import NOTHING_LOST, Lost
 from ..write.journal import Position
 from ..write.manifest import Skipped
 
@@ -44,21 +45,26 @@ class Ledger:
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self._waiting: deque[tuple[tuple[int, ...], int, bytes, Skipped]] = deque()
+        self._waiting: deque[tuple[tuple[int, ...], int, bytes, Skipped, Lost]] = deque()
         self._digests: list[bytes] = []
 
-    def add(self, documents: Iterable[Document]) -> None:
-        """Documents that the writer is given, without their texts."""
-        self._waiting.extend((each.record.cursor, each.text_bytes, each.digest, each.skipped) for each in documents)
+    def add(self, documents: Iterable[Document], lost: Mapping[int, Lost]) -> None:
+        """Documents that the writer is given, without their texts; ``lost`` is what each lost, by its index."""
+        self._waiting.extend(
+            (each.record.cursor, each.text_bytes, each.digest, each.skipped, lost.get(at, NOTHING_LOST))
+            for at, each in enumerate(documents)
+        )
 
     def take(self, documents: int) -> None:
         """So many of them were written."""
         text_bytes = self.position.text_bytes
-        cursor, skipped = self.position.cursor, self.position.skipped
+        cursor, skipped, lost = self.position.cursor, self.position.skipped, self.position.lost
         digests = []
         for _ in range(documents):
-            cursor, size, digest, skipped = self._waiting.popleft()
+            cursor, size, digest, skipped, lost_here = self._waiting.popleft()
             text_bytes += size
+            if lost_here is not NOTHING_LOST:
+                lost += lost_here
             digests.append(digest)
         self._digests.append(b"".join(digests))
         self.position = Position(
@@ -66,6 +72,7 @@ class Ledger:
             documents=self.position.documents + documents,
             text_bytes=text_bytes,
             skipped=skipped,
+            lost=lost,
         )
 
     def take_digests(self) -> bytes:

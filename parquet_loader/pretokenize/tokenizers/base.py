@@ -45,7 +45,7 @@ class TokenizerInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Lost:
     """Text that a vocabulary could not hold.
 
     Attributes:
@@ -56,8 +56,8 @@ class Loss:
     dropped_symbols: int = 0
     unknown_tokens: int = 0
 
-    def __add__(self, other: Loss) -> Loss:
-        return Loss(
+    def __add__(self, other: Lost) -> Lost:
+        return Lost(
             dropped_symbols=self.dropped_symbols + other.dropped_symbols,
             unknown_tokens=self.unknown_tokens + other.unknown_tokens,
         )
@@ -75,7 +75,7 @@ class Loss:
         return text
 
 
-NO_LOSS = Loss()
+NOTHING_LOST = Lost()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +85,12 @@ class TokenBatch:
     Attributes:
         tokens: every document's ids, shape ``(lengths.sum(),)``, uint16 or int32.
         lengths: tokens of each document, shape ``(documents,)``, int64.
-        losses: what was lost of the documents that lost something, by their index in the batch.
+        lost: what was lost of the documents that lost something, by their index in the batch.
     """
 
     tokens: TokenArray
     lengths: npt.NDArray[np.int64]
-    losses: Mapping[int, Loss] = field(default_factory=dict)
+    lost: Mapping[int, Lost] = field(default_factory=dict)
 
     def with_appended(self, token_id: int) -> TokenBatch:
         """The same documents, each followed by one more token."""
@@ -110,10 +110,10 @@ class TokenBatch:
         """The same documents, with the tokens of these indices counted as unknown."""
         if not len(tokens):
             return self
-        losses = dict(self.losses)
+        lost = dict(self.lost)
         for document, number in self.count(tokens).items():
-            losses[document] = losses.get(document, NO_LOSS) + Loss(unknown_tokens=number)
-        return replace(self, losses=losses)
+            lost[document] = lost.get(document, NOTHING_LOST) + Lost(unknown_tokens=number)
+        return replace(self, lost=lost)
 
 
 class Tokenizer(Protocol):

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ConfigError, DataError
 from ..extras import import_extra
 from ..options import PretokenizeWarning
-from .base import Loss, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, refuse_control_ids
+from .base import Lost, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, refuse_control_ids
 from .eos import COMMON_EOS_TOKENS, find_eos, read_declared
 from .literal import eos_problem, literal_form, randomness
 from .plain import ByteTokenizer, load_sentencepiece, load_tiktoken
@@ -53,18 +53,17 @@ class HuggingFaceTokenizer:
         settings: the one to encode with.
     """
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, info: TokenizerInfo) -> None:
+    def __init__(self, serialised: str, info: TokenizerInfo) -> None:
         self.info = info
-        self.serialised = tokenizer.to_str()  # once: that of a large vocabulary takes a tenth of a second
-        form = literal_form(self.serialised, info.eos_id, info.vocab_size)
+        self.serialised = serialised
+        form = literal_form(serialised, info.eos_id, info.vocab_size)
         self.settings = json.dumps(form.settings)
-        self._original = tokenizer
-        self._plain = self._marking = _taking_all(type(tokenizer).from_str(self.settings))
+        self._plain = self._marking = _from_str(self.settings)
         if form.counting_model is not None:
-            self._marking = _taking_all(type(tokenizer).from_str(self.settings))
+            self._marking = _from_str(self.settings)
             # By itself: one more piece in the file would move the ids of the added tokens.
-            alone = json.dumps({**form.settings, "model": form.counting_model, "added_tokens": []})
-            self._marking.model = type(tokenizer).from_str(alone).model
+            alone = {**form.settings, "model": form.counting_model, "added_tokens": []}
+            self._marking.model = _from_str(json.dumps(alone)).model
         self._control_ids = sorted(form.control_ids)
         self._kinds = np.zeros(info.vocab_size, dtype=np.uint8)
         self._kinds[self._control_ids] = _CONTROL
@@ -73,7 +72,11 @@ class HuggingFaceTokenizer:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Made anew in the worker: that it takes text literally is no part of a tokenizer's serialised form.
-        return _from_serialised, (self.serialised, self.info)
+        return HuggingFaceTokenizer, (self.serialised, self.info)
+
+    @cached_property
+    def _original(self) -> tokenizers.Tokenizer:
+        return _from_str(self.serialised)  # only made to decode
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
@@ -135,19 +138,16 @@ class HuggingFaceTokenizer:
             pieces[at] = piece
         lengths = batch.lengths.copy()
         lengths[documents] = again.lengths
-        losses = {at: Loss(dropped_symbols=number) for at, number in dropped.items()}
-        return TokenBatch(tokens=np.concatenate(pieces), lengths=lengths, losses=losses)
+        lost = {at: Lost(dropped_symbols=number) for at, number in dropped.items()}
+        return TokenBatch(tokens=np.concatenate(pieces), lengths=lengths, lost=lost)
 
 
-def _taking_all(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def _from_str(serialised: str) -> tokenizers.Tokenizer:
+    tokenizer: tokenizers.Tokenizer = import_extra("tokenizers").Tokenizer.from_str(serialised)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-def _from_serialised(serialised: str, info: TokenizerInfo) -> HuggingFaceTokenizer:
-    return HuggingFaceTokenizer(import_extra("tokenizers").Tokenizer.from_str(serialised), info)
 
 
 def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool = False) -> Tokenizer:
@@ -210,7 +210,7 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
         eos_token=eos,
         eos_id=eos_id,
     )
-    return HuggingFaceTokenizer(tokenizer, info)
+    return HuggingFaceTokenizer(serialised, info)
 
 
 def _is_hub_name(where: str) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from ...errors import DataError
 from ..sources.base import Cursor
+from ..tokenizers.base import NOTHING_LOST, Lost
 from .manifest import BadEntry, FileEntry, Skipped
 
 JOURNAL_NAME = "journal.json"
@@ -41,12 +42,14 @@ class Position:
         documents: written so far.
         text_bytes: of those documents, in UTF-8.
         skipped: what was not written before this position.
+        lost: text that the vocabulary could not hold, of the documents that were written.
     """
 
     cursor: Cursor | None = None
     documents: int = 0
     text_bytes: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    lost: Lost = NOTHING_LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +87,11 @@ class Journal:
                 raise DataError("written by another version of the library. Start anew with --overwrite.", path=name)
             at = values.pop("position")
             cursor, skipped = at.pop("cursor"), Skipped(**at.pop("skipped"))
+            lost = Lost(**at.pop("lost", {}))  # journals that were written before it was counted have none
             return Journal(
                 parts=tuple(FileEntry(**entry) for entry in values.pop("parts")),
                 bad_records=tuple(BadEntry(**entry) for entry in values.pop("bad_records")),
-                position=Position(cursor=None if cursor is None else tuple(cursor), skipped=skipped, **at),
+                position=Position(cursor=None if cursor is None else tuple(cursor), skipped=skipped, lost=lost, **at),
                 **values,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:

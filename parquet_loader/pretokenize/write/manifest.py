@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...errors import DataError
-from ..tokenizers.base import TokenizerInfo
+from ..tokenizers.base import NOTHING_LOST, Lost, TokenizerInfo
 
 MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
@@ -120,6 +120,7 @@ class Manifest:
         text_bytes: UTF-8 bytes of the documents.
         skipped: how many records were not written.
         bad_records: which of them were bad, the first `MAX_LISTED_BAD_RECORDS`.
+        lost: text that the vocabulary could not hold.
         fingerprint: what the set depends on: the source, the options.
     """
 
@@ -128,6 +129,7 @@ class Manifest:
     text_bytes: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     bad_records: tuple[BadEntry, ...] = ()
+    lost: Lost = NOTHING_LOST
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -148,6 +150,7 @@ class Manifest:
             "text_bytes": self.text_bytes,
             "skipped": asdict(self.skipped),
             "bad_records": [asdict(entry) for entry in self.bad_records],
+            "lost": asdict(self.lost),
             "files": [asdict(file) for file in self.files],
             "fingerprint": dict(self.fingerprint),
         }
@@ -175,6 +178,7 @@ class Manifest:
                 text_bytes=values.get("text_bytes", 0),
                 skipped=Skipped(**values.get("skipped", {})),
                 bad_records=tuple(BadEntry(**entry) for entry in values.get("bad_records", [])),
+                lost=Lost(**values.get("lost", {})),
                 fingerprint=values.get("fingerprint", {}),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:

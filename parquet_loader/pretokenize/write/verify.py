@@ -36,7 +36,7 @@ class Verification:
         manifest = self.manifest
         lines = [
             f"Verified {manifest.documents:,} documents, {manifest.tokens:,} tokens in {len(manifest.files):,} files: "
-            f"checksums, counts and ids are right. Some documents:"
+            f"checksums, counts and ids are right.{manifest.lost.describe()} Some documents:"
         ]
         return "\n".join(lines + [f"  {where}: {text!r}" for where, text in self.samples])
 
