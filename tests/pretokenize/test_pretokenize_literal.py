@@ -171,6 +171,31 @@ def test_a_run_ends_where_a_text_would_become_the_end_id(tmp_path: Path, jsonl: 
         pretokenize(options)
 
 
+class Careless:
+    """Bytes, of which one is said to end documents."""
+
+    def __init__(self) -> None:
+        self._bytes = load_tokenizer("bytes")
+        self.info = replace(self._bytes.info, eos_token="~", eos_id=ord("~"))
+
+    def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
+        return self._bytes.encode(texts, origins)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._bytes.decode(ids)
+
+
+@pytest.mark.parametrize("append_eos", [False, True])
+def test_no_tokenizer_of_ones_own_may_make_the_end_id_of_a_text(
+    tmp_path: Path, jsonl: Callable[..., Path], append_eos: bool
+) -> None:
+    options = PretokenizeOptions(
+        inputs=(str(jsonl(["a", "", "a ~"])),), output=str(tmp_path / "out"), tokenizer="own", append_eos=append_eos
+    )
+    with pytest.raises(DataError, match=r"in\.jsonl:3: the text spells the special token '~'"):
+        tokenize_source(options.open_source(), Careless(), OutputFolder(options.output), options)
+
+
 # --- randomness
 
 
@@ -307,12 +332,17 @@ def lossy(tmp_path: Path, jsonl: Callable[..., Path]) -> Callable[..., Pretokeni
     return make
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", [{}, {"workers": 2}, {"engine": "gigatoken"}], ids=str)
 def test_what_a_run_dropped_is_in_its_closing_lines_its_manifest_and_its_verification(
-    lossy: Callable[..., PretokenizeOptions], workers: int
+    lossy: Callable[..., PretokenizeOptions], how: dict[str, Any]
 ) -> None:
-    options = lossy("out", workers=workers)
-    summary = pretokenize(options)
+    options = lossy("out", **how)
+    if "engine" in how:
+        pytest.importorskip("gigatoken")
+        with pytest.warns(PretokenizeWarning, match="gigatoken does not take this tokenizer"):
+            summary = pretokenize(options)
+    else:
+        summary = pretokenize(options)
     assert SENTENCE in summary.describe()
     manifest = json.loads((Path(options.output) / "_manifest.json").read_text())
     assert manifest["lost"] == {"dropped_symbols": 30, "unknown_tokens": 0}

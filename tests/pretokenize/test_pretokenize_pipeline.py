@@ -305,6 +305,7 @@ def test_the_manifest_and_the_files_own_metadata_say_what_is_there(
         "text_bytes": sum(len(text.encode()) for text in documents),
         "skipped": {"duplicates": 0, "empty": 0, "bad": 0},
         "bad_records": [],
+        "lost": {"dropped_symbols": 0, "unknown_tokens": 0},
         "files": files,
         "fingerprint": {
             "version": 1,

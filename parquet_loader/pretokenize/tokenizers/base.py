@@ -127,6 +127,8 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         """The texts' tokens, in order, with nothing added and nothing cut; ``origins`` are for messages.
 
+        The id that ends documents must not come out of a text.
+
         Called from a thread other than the main one, or in a worker process.
         """
         ...

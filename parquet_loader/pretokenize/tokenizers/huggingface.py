@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, PretokenizeWarning
 from ..extras import import_extra
-from ..options import PretokenizeWarning
 from .base import Lost, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, refuse_control_ids
 from .eos import COMMON_EOS_TOKENS, find_eos, read_declared
 from .literal import eos_problem, literal_form, randomness
