@@ -160,16 +160,19 @@ def _write_parts(
         if not writer.complete(may_be_empty=True):
             raise ConfigError(f"{options.input!r} holds no ids: there is nothing to convert.")
     documents, tokens = journal.position.cursor or (0, 0)
-    never = documents == 1 and not corpus.eos_appended
-    if corpus.format == "chunks" and (never or tokens > documents * options.row_group_tokens):
-        warnings.warn(
-            f"the end-of-document id {corpus.eos_id} ends {'none' if never else f'only {documents:,}'} of "
-            f"{options.input!r}'s documents in {tokens:,} tokens; "
-            f"a document lies in one row group, which is read and shuffled whole. If another id ends documents, give "
-            f"--eos-id N with it and --overwrite.",
-            PretokenizeWarning,
-            stacklevel=3,
-        )
+    if corpus.format == "chunks":
+        told = None
+        if documents == 1 and not corpus.eos_appended:
+            told = f"does not occur in {options.input!r}: its {tokens:,} tokens are one document"
+        elif tokens > documents * options.row_group_tokens:
+            told = f"cuts the {tokens:,} tokens of {options.input!r} into no more than {documents:,} documents"
+        if told is not None:
+            warnings.warn(
+                f"the end-of-document id {corpus.eos_id} {told}. A document lies in one row group, which is read and "
+                f"shuffled as a whole. If another id ends documents, give it with --eos-id N and --overwrite.",
+                PretokenizeWarning,
+                stacklevel=3,
+            )
     journal = replace(journal, phase="removing")
     output.write_journal(journal)
     return journal
