@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from ..errors import PathNotFoundError, StorageError
 from .base import WILDCARD, Entry, FileInfo, Listing, changed_error, common_base, entry_of, is_hidden
 
-__all__ = ["LocalStorage", "files_below"]
+__all__ = ["LocalStorage", "files_below", "status_of"]
 
 
 class LocalStorage:
@@ -34,7 +34,7 @@ class LocalStorage:
         for entry in self._entries:
             for path in _local_files(entry):
                 if listing.wants(path, entry):
-                    status = _status(path)
+                    status = status_of(path)
                     if status is not None:
                         listing.add(path, status.st_size, str(status.st_mtime_ns))
         return listing.result(self.root)
@@ -96,7 +96,7 @@ def _local_entry(path: str) -> Entry:
     raise PathNotFoundError(f"there is no {path}; check the path, or the mount it lies on")
 
 
-def _status(path: str) -> os.stat_result | None:
+def status_of(path: str) -> os.stat_result | None:
     """What a data file is; None where it is gone, or a pipe or a device."""
     try:
         status = os.stat(path)

@@ -399,12 +399,16 @@ def test_hidden_names_are_passed_over(tmp_path: Path, documents: list[list[int]]
         detect(folder)
 
 
-def test_a_linked_folder_is_read(tmp_path: Path, documents: list[list[int]]) -> None:
+def test_links_are_read_or_refused_where_they_lead_nowhere(tmp_path: Path, documents: list[list[int]]) -> None:
     (tmp_path / "elsewhere").mkdir()
     write_parquet(tmp_path / "elsewhere", documents, "uint16")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
     assert sum(len(batch.lengths) for _, batch in open_corpus(tmp_path / "in").documents()) == len(documents)
+    (tmp_path / "elsewhere" / "a.parquet").rename(tmp_path / "moved")
+    (tmp_path / "in" / "a.parquet").symlink_to(tmp_path / "elsewhere" / "a.parquet")
+    with pytest.raises(PathNotFoundError, match=r"is a link to .*, which is not there"):
+        open_corpus(tmp_path / "in")
 
 
 LISTS: dict[str, Callable[[pa.DataType], pa.DataType]] = {

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, StorageError
 from ...storage.base import is_hidden
-from ...storage.local import files_below
+from ...storage.local import files_below, status_of
 from ..sources.base import Cursor
 from ..tokenizers.base import TokenArray, TokenBatch
 from ..write.writer import MAX_ROW_GROUP_TOKENS
@@ -159,16 +159,16 @@ def open_corpus(path: Path, format: Format | None = None, options: TokenizedOpti
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The file itself, or those of a folder, sorted."""
+    """The file itself, or what a folder holds, sorted."""
     if not path.is_dir():
         return [path] if path.is_file() else []
-    below = (Path(each) for each in files_below(str(path)))
-    return sorted(each for each in below if each.is_file() and not is_hidden(each.name))
+    return sorted(each for each in map(Path, files_below(str(path))) if not is_hidden(each.name))
 
 
 def _files(path: Path, format: str, *suffixes: str) -> list[Path]:
     """Files of those endings, sorted; one that is named with another ending of its pair counts."""
-    found = [each for each in _files_of(path) if each.name.endswith(suffixes)]
+    named = [each for each in _files_of(path) if each.name.endswith(suffixes)]
+    found = [each for each in named if status_of(str(each)) is not None]
     if not path.is_dir() and not found:
         stem = path.name
         for ending in (".ds.index", ".ds.metadata", ".csv.gz", ".bin", ".idx", ".npy", ".ds"):
