@@ -48,8 +48,8 @@ PRETOKENIZE_ORDER = [
     "select",
     "options",
     "run",
-    "convert",
     "cli",
+    "convert",
     "__init__",
     "__main__",
 ]

@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     values = vars(build_parser().parse_args(argv))
     try:
-        with _sigterm_as_interrupt(), _warnings_as_lines():
+        with sigterm_as_interrupt(), warnings_as_lines("pretokenize"):
             options = _options(values)
             with reporting() as progress:
                 if values["ray"] is not None:
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def warnings_as_lines(program: str) -> Iterator[None]:
     """What is meant for the user is one line, once, and any other warning what it always is."""
     said: set[str] = set()
     with warnings.catch_warnings():
@@ -170,7 +170,7 @@ def _warnings_as_lines() -> Iterator[None]:
         def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
             if issubclass(category, PretokenizeWarning):
                 if str(message) not in said:
-                    print(f"pretokenize: warning: {message}", file=sys.stderr)
+                    print(f"{program}: warning: {message}", file=sys.stderr)
                 said.add(str(message))
             else:
                 former(message, category, *details, **more)
@@ -180,7 +180,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Schedulers end a job with SIGTERM; what Ctrl-C cleans up is then cleaned up as well."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

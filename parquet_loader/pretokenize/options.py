@@ -22,6 +22,24 @@ DEFAULT_BATCH_BYTES = 2 << 20
 Step = Literal["encode", "hash", "drops", "finish"]
 
 
+def check_sizes(row_group_tokens: int, file_tokens: int) -> None:
+    """Refuse sizes that cannot be written.
+
+    Raises:
+        ConfigError: one is too small or too large.
+    """
+    for name, number in (("row_group_tokens", row_group_tokens), ("file_tokens", file_tokens)):
+        if number < 1:
+            raise ConfigError(f"{name} must be at least 1, got {number}.")
+    if row_group_tokens > MAX_ROW_GROUP_TOKENS // 2:
+        raise ConfigError(f"row_group_tokens must be at most {MAX_ROW_GROUP_TOKENS // 2:,}, got {row_group_tokens:,}.")
+    if file_tokens < row_group_tokens:
+        raise ConfigError(
+            f"file_tokens ({file_tokens:,}) is less than row_group_tokens ({row_group_tokens:,}), but a file holds "
+            f"whole row groups. Raise the first or lower the second."
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretokenizeOptions:
     """What to tokenize, and how.
@@ -117,8 +135,6 @@ class PretokenizeOptions:
         if self.write_seen_hashes and self.seen_hashes is None:
             raise ConfigError("write_seen_hashes (--write-seen-hashes) needs seen_hashes (--seen-hashes PATH).")
         for name, number, least in (
-            ("row_group_tokens", self.row_group_tokens, 1),
-            ("file_tokens", self.file_tokens, 1),
             ("batch_bytes", self.batch_bytes, 1),
             ("max_docs", 1 if self.max_docs is None else self.max_docs, 1),
             ("workers", self.workers, 0),
@@ -133,15 +149,7 @@ class PretokenizeOptions:
             raise ConfigError("--max-docs and --write-seen-hashes are for one rank alone.")
         if self.world_size == 1 and self.step != "encode":
             raise ConfigError(f"the step {self.step!r} is for several ranks: say which, and how many (--world-size).")
-        if self.row_group_tokens > MAX_ROW_GROUP_TOKENS // 2:
-            raise ConfigError(
-                f"row_group_tokens must be at most {MAX_ROW_GROUP_TOKENS // 2:,}, got {self.row_group_tokens:,}."
-            )
-        if self.file_tokens < self.row_group_tokens:
-            raise ConfigError(
-                f"file_tokens ({self.file_tokens:,}) is less than row_group_tokens ({self.row_group_tokens:,}), but a "
-                f"file holds whole row groups. Raise the first or lower the second."
-            )
+        check_sizes(self.row_group_tokens, self.file_tokens)
 
     def open_source(self) -> Source:
         """The source that these options name."""

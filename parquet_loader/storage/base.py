@@ -31,7 +31,17 @@ from typing import Literal, Protocol
 
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
 
-__all__ = ["WILDCARD", "Entry", "FileInfo", "Listing", "Storage", "changed_error", "common_base", "entry_of"]
+__all__ = [
+    "WILDCARD",
+    "Entry",
+    "FileInfo",
+    "Listing",
+    "Storage",
+    "changed_error",
+    "common_base",
+    "entry_of",
+    "is_hidden",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +135,13 @@ def common_base(bases: Iterable[str]) -> str:
     return "".join(part + "/" for part in split[0][:common])
 
 
-def _is_data(inside: str) -> bool:
-    """Whether a path below a folder is one of its data files."""
-    return inside.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in inside.split("/"))
+def is_hidden(inside: str) -> bool:
+    """Whether whoever reads a folder passes over a path below it: any name in it starts with ``_`` or ``.``.
+
+    >>> is_hidden("a/_staging/part.parquet"), is_hidden("a/b.txt")
+    (True, False)
+    """
+    return any(name.startswith(("_", ".")) for name in inside.split("/"))
 
 
 class Listing:
@@ -140,7 +154,10 @@ class Listing:
 
     def wants(self, path: str, entry: Entry) -> bool:
         """Whether a path that an entry leads to is a data file of it."""
-        wanted = entry.kind == "file" or (path.startswith(entry.base) and _is_data(path[len(entry.base) :]))
+        inside = path[len(entry.base) :]
+        wanted = entry.kind == "file" or (
+            path.startswith(entry.base) and inside.endswith(".parquet") and not is_hidden(inside)
+        )
         if not wanted:
             self._passed_over.append(path.rsplit("/", 1)[-1])
         return wanted

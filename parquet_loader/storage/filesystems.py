@@ -44,15 +44,6 @@ def display_name(filesystem: Filesystem, path: str) -> str:
     return path if is_local(filesystem) else str(filesystem.unstrip_protocol(path))
 
 
-def is_hidden(relative_path: str) -> bool:
-    """Whether a folder listing passes over the path: any part of it starts with ``_`` or ``.``.
-
-    >>> is_hidden("a/_staging/part.parquet"), is_hidden("a/b.txt")
-    (True, False)
-    """
-    return any(part.startswith(("_", ".")) for part in relative_path.split("/"))
-
-
 def relative_to(path: str, folder: str) -> str | None:
     """The path below the folder, ``""`` for the folder itself, None for a path elsewhere.
 

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from ..errors import PathNotFoundError, StorageError
-from .base import WILDCARD, Entry, FileInfo, Listing, changed_error, common_base, entry_of
+from .base import WILDCARD, Entry, FileInfo, Listing, changed_error, common_base, entry_of, is_hidden
 
-__all__ = ["LocalStorage"]
+__all__ = ["LocalStorage", "files_below", "status_of"]
 
 
 class LocalStorage:
@@ -34,7 +34,7 @@ class LocalStorage:
         for entry in self._entries:
             for path in _local_files(entry):
                 if listing.wants(path, entry):
-                    status = _status(path)
+                    status = status_of(path)
                     if status is not None:
                         listing.add(path, status.st_size, str(status.st_mtime_ns))
         return listing.result(self.root)
@@ -96,7 +96,7 @@ def _local_entry(path: str) -> Entry:
     raise PathNotFoundError(f"there is no {path}; check the path, or the mount it lies on")
 
 
-def _status(path: str) -> os.stat_result | None:
+def status_of(path: str) -> os.stat_result | None:
     """What a data file is; None where it is gone, or a pipe or a device."""
     try:
         status = os.stat(path)
@@ -116,14 +116,14 @@ def _local_files(entry: Entry) -> Iterator[str]:
     if entry.kind == "file":
         yield entry.path
     elif entry.kind == "folder":
-        yield from _files_below(entry.path)
+        yield from files_below(entry.path)
     else:
         parts = entry.path[len(entry.base) :].split("/")
         while parts and parts[-1] == "**":
             parts.pop()
         seen = set()
         for match in _matches(entry.base.rstrip("/"), parts):
-            for path in _files_below(match) if os.path.isdir(match or "/") else (match,):
+            for path in files_below(match) if os.path.isdir(match or "/") else (match,):
                 if path not in seen:
                     seen.add(path)
                     yield path
@@ -154,15 +154,15 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False  # a link that leads nowhere
 
 
-def _files_below(folder: str, above: _FolderIds = frozenset()) -> Iterator[str]:
+def files_below(folder: str, above: _FolderIds = frozenset()) -> Iterator[str]:
     """Every file below a folder, less what is in folders whose name starts with ``_`` or ``.``."""
     folder = folder.rstrip("/")
     entries, above = _scan(folder, above)
     for entry in entries:
         if not _is_folder(entry):
             yield f"{folder}/{entry.name}"
-        elif not entry.name.startswith(("_", ".")):
-            yield from _files_below(f"{folder}/{entry.name}", above)
+        elif not is_hidden(entry.name):
+            yield from files_below(f"{folder}/{entry.name}", above)
 
 
 def _matches(folder: str, parts: Sequence[str], above: _FolderIds = frozenset()) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _matches(folder: str, parts: Sequence[str], above: _FolderIds = frozenset())
         if inside is not above:
             yield from _matches(folder, parts[1:])
         for entry in entries:
-            if _is_folder(entry) and not entry.name.startswith(("_", ".")):
+            if _is_folder(entry) and not is_hidden(entry.name):
                 yield from _matches(f"{folder}/{entry.name}", parts, inside)
     else:
         for entry in _scan(folder, frozenset())[0]:

@@ -19,7 +19,16 @@ import pytest
 import subprocesses
 
 from parquet_loader.errors import ConfigError, DataError, StorageError
-from parquet_loader.pretokenize import Manifest, PretokenizeOptions, PretokenizeWarning, Progress, pretokenize
+from parquet_loader.pretokenize import (
+    Encoding,
+    Manifest,
+    PretokenizeOptions,
+    PretokenizeWarning,
+    Progress,
+    TokenizerInfo,
+    pretokenize,
+)
+from parquet_loader.pretokenize.run.parts import Found, Run, decide
 from parquet_loader.pretokenize.select.dedup import SeenFile, digest_function
 from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.write.folder import OutputFolder
@@ -521,3 +530,52 @@ def test_seen_hashes_are_a_set() -> None:
         assert seen.add(digests).tolist() == expected
     assert len(seen) == len(reference)
     assert 21 <= seen.nbytes / len(seen) <= 32
+
+
+# --- deciding
+
+MANIFEST = Manifest(
+    encoding=Encoding(
+        column="tokens",
+        dtype="uint16",
+        tokenizer=TokenizerInfo(name="bytes", sha256="", vocab_size=257, eos_token=None, eos_id=256),
+        eos_appended=True,
+    ),
+    files=(),
+    fingerprint={"n": 1},
+)
+WRITING, REMOVING = Journal(fingerprint={"n": 1}), Journal(fingerprint={"n": 1}, phase="removing")
+
+
+@pytest.mark.parametrize(
+    ("found", "run", "decision"),
+    [
+        ({}, {}, "fresh"),
+        ({"journal": WRITING}, {}, "resume"),
+        ({"journal": WRITING}, {"fingerprint": {"n": 2}}, "n: was 1, is 2"),
+        ({"journal": WRITING}, {"fingerprint": {"n": 2}, "overwrite": True}, "fresh"),
+        ({"journal": WRITING, "files": ("x",)}, {}, "beside an unfinished run"),
+        ({"journal": WRITING, "files": ("x",)}, {"overwrite": True}, "resume"),
+        ({"journal": REMOVING, "files": ("x",)}, {}, "resume"),
+        ({"files": ("x", "y")}, {}, "it holds 'x' and 1 more"),
+        ({"files": ("x", "y")}, {"overwrite": True}, "fresh"),
+        ({"files": ("x",), "manifest": replace(MANIFEST, fingerprint={})}, {}, "it holds 'x'"),
+        ({"files": ("x",), "manifest": MANIFEST}, {}, "done"),
+        ({"files": ("x",), "manifest": MANIFEST}, {"fingerprint": {"n": 2}}, "n: was 1, is 2"),
+        ({"files": ("x",), "manifest": MANIFEST}, {"overwrite": True}, "fresh"),
+        ({"files": ("x",), "manifest": MANIFEST, "staging": True}, {"overwrite": True}, "done"),
+        ({"files": ("x",), "manifest": MANIFEST}, {"overwrite": True, "adds_hashes": True}, "done"),
+        ({"files": ("x",), "manifest": MANIFEST}, {"fingerprint": {"n": 1, "rank": 0}, "whole": {"n": 1}}, "done"),
+    ],
+)
+def test_what_lies_there_decides_whether_a_run_is_fresh_resumed_or_done(
+    found: dict[str, Any], run: dict[str, Any], decision: str
+) -> None:
+    nothing: dict[str, Any] = {"output": "out", "files": (), "staging": False, "journal": None, "manifest": None}
+    there = Found(**(nothing | found))
+    wanted = Run(**({"fingerprint": {"n": 1}, "overwrite": False} | run))
+    if decision in ("fresh", "resume", "done"):
+        assert decide(there, wanted) == decision
+    else:
+        with pytest.raises(ConfigError, match=decision):
+            decide(there, wanted)

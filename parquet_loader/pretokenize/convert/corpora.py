@@ -9,7 +9,9 @@
     arrow        .arrow or .feather files, streams or files                   a row
     parquet      .parquet files                                               a row
 
-Raw ids are mapped, not read, and are given on in pieces of some megabytes.
+Folders are read at any depth, without names that start with ``_`` or ``.``. Raw ids are mapped, not read, and are given
+on in pieces of some megabytes. All ids of a corpus become tokens of some document, so the documents and tokens that
+were written are a cursor, from which a corpus is read on without reading what comes before.
 """
 
 from __future__ import annotations
@@ -17,19 +19,27 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import reprlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import ConfigError, DataError, PathNotFoundError
+from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, StorageError
+from ...storage.base import is_hidden
+from ...storage.local import files_below, status_of
+from ..sources.base import Cursor
 from ..tokenizers.base import TokenArray, TokenBatch
+from ..write.writer import MAX_ROW_GROUP_TOKENS
 
 Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -40,6 +50,10 @@ _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 # The index's codes for integer types; 6 and 7 are floating point.
 _MEGATRON_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _COLUMNS = ("input_ids", "tokens", "token_ids")
+_TOKENIZER_KEYS = ("tokenizer", "tokenizer_name", "tokenizer_name_or_path", "name", "name_or_path")
+
+
+Documents = Iterator[tuple[Path, TokenBatch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +62,8 @@ class TokenizedOptions:
 
     Attributes:
         column: of Arrow and Parquet files; None for one of the usual names.
-        dtype: of raw ids, where nothing beside them says; None for what is usual in the format.
-        eos_id: ends a document in raw chunks, where meta.json does not say.
+        dtype: of raw ids; None for what the files beside them say, or what is usual in the format.
+        eos_id: ends a document; None for what meta.json says.
     """
 
     column: str | None = None
@@ -65,13 +79,31 @@ class Corpus:
         format: what it is.
         bits: of its ids as they lie there, 16 or 32: what an unknown vocabulary must be assumed to need.
         eos_id: ends every document, where that is known.
-        documents: gives them, in order; can be called again.
+        files: all that its documents depend on, those of ids and those beside them.
+        read: gives the documents after so many documents, which hold so many tokens; see `documents`.
+        eos_appended: whether every document is sure to end with ``eos_id``.
+        tokenizer: the tokenizer's name, where the files tell it.
     """
 
     format: Format
     bits: int
     eos_id: int | None
-    documents: Callable[[], Iterator[TokenBatch]]
+    files: tuple[Path, ...]
+    read: Callable[[int, int], Documents]
+    eos_appended: bool = False
+    tokenizer: str | None = None
+
+    def documents(self, cursor: Cursor = (0, 0)) -> Documents:
+        """The documents, in order, with the file that the last of a batch lies in.
+
+        Args:
+            cursor: how many documents come before the first, and how many tokens they hold.
+
+        Raises:
+            DataError: a file that does not hold what it should.
+            StorageError: a file that cannot be read.
+        """
+        return self.read(*cursor)
 
 
 def detect(path: Path) -> Format:
@@ -80,9 +112,10 @@ def detect(path: Path) -> Format:
     Raises:
         ConfigError: none that is known, or more than one.
     """
-    if not path.exists():
-        raise PathNotFoundError(f"there is nothing at {str(path)!r}.")
-    names = [path.name] if path.is_file() else sorted(each.name for each in path.rglob("*") if each.is_file())
+    with _reading(path):
+        if not path.exists():
+            raise PathNotFoundError(f"there is nothing at {str(path)!r}.")
+    names = [each.name for each in _files_of(path)]
     found: dict[Format, bool] = {
         "hf": "state.json" in names or "dataset_dict.json" in names,
         "megatron": any(name.endswith(".idx") for name in names),
@@ -112,34 +145,89 @@ def open_corpus(path: Path, format: Format | None = None, options: TokenizedOpti
     Raises:
         ConfigError: a format that is not known, or options that are missing.
         DataError: files that do not hold what they should.
+        StorageError: files that are not there, or cannot be read.
     """
     format = format or detect(path)
-    return _OPENERS[format](path, options or TokenizedOptions())
+    options = options or TokenizedOptions()
+    for name, value, takers in (
+        ("column", options.column, ("hf", "arrow", "parquet")),
+        ("dtype", options.dtype, ("chunks", "datatrove", "dolma")),
+    ):
+        if value is not None and format not in takers:
+            raise ConfigError(f"--{name} is for {', '.join(takers)}, and {str(path)!r} is {format}: omit it.")
+    return _OPENERS[format](path, options)
 
 
-def _files(path: Path, suffix: str, format: str) -> list[Path]:
-    """Files of that ending, sorted; one that is named with another ending of its pair counts."""
-    if path.is_file() or not path.exists():
+def _files_of(path: Path) -> list[Path]:
+    """The file itself, or what a folder holds, sorted."""
+    if not path.is_dir():
+        return [path] if path.is_file() else []
+    return sorted(each for each in map(Path, files_below(str(path))) if not is_hidden(each.name))
+
+
+def _files(path: Path, format: str, *suffixes: str) -> list[Path]:
+    """Files of those endings, sorted; one that is named with another ending of its pair counts."""
+    named = [each for each in _files_of(path) if each.name.endswith(suffixes)]
+    found = [each for each in named if status_of(str(each)) is not None]
+    if not path.is_dir() and not found:
         stem = path.name
         for ending in (".ds.index", ".ds.metadata", ".csv.gz", ".bin", ".idx", ".npy", ".ds"):
             stem = stem.removesuffix(ending)
-        candidates = [path] if path.name.endswith(suffix) else [path.with_name(stem + suffix)]
-        found = [each for each in candidates if each.is_file()]
-    else:
-        found = sorted(each for each in path.rglob(f"*{suffix}") if each.is_file())
+        found = [each for suffix in suffixes if (each := path.with_name(stem + suffix)).is_file()]
     if not found:
-        raise ConfigError(f"{str(path)!r} holds no *{suffix}, which {format} has.")
+        raise ConfigError(f"{str(path)!r} holds no *{' or *'.join(suffixes)}, which {format} has.")
     return found
 
 
-def _mapped(path: Path, dtype: npt.DTypeLike) -> TokenArray:
-    size, item = path.stat().st_size, np.dtype(dtype).itemsize
-    if size % item:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged or unreadable file makes its reader raise into one error that names the file."""
+    try:
+        yield
+    except ParquetLoaderError:
+        raise
+    except FileNotFoundError as exc:
+        raise PathNotFoundError(f"{path} is not there.") from exc
+    except (
+        OSError,
+        pa.ArrowException,
+        ValueError,
+        OverflowError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+        csv.Error,
+    ) as exc:
+        if isinstance(exc, OSError) and exc.errno is not None:
+            raise StorageError(f"cannot read {path}: {exc.strerror}.") from exc
+        reason = " ".join(str(exc).split()).rstrip(".") or type(exc).__name__
         raise DataError(
-            f"{size:,} bytes are no whole number of ids of {item} bytes: cut short, or of another dtype.",
+            f"cannot be read ({reason}). It is damaged or cut short, or is something else under that name.",
             path=str(path),
-        )
-    return np.memmap(path, dtype, mode="r") if size else np.zeros(0, dtype)
+        ) from exc
+
+
+_T = TypeVar("_T")
+
+
+def _field(values: Mapping[str, Any], key: str, kind: type[_T], path: Path) -> _T | None:
+    """A value of a JSON object, or None where there is none; of no other type than the one given."""
+    value = values.get(key)
+    if value is not None and type(value) is not kind:
+        wanted = {int: "a whole number", str: "a string", list: "a list"}[kind]
+        raise DataError(f"{key!r} should be {wanted}, got {reprlib.repr(value)}.", path=str(path))
+    return value
+
+
+def _mapped(path: Path, dtype: npt.DTypeLike) -> TokenArray:
+    with _reading(path):
+        size, item = path.stat().st_size, np.dtype(dtype).itemsize
+        if size % item:
+            raise DataError(
+                f"{size:,} bytes are no whole number of integers of {item} bytes: cut short, or of another dtype.",
+                path=str(path),
+            )
+        return np.memmap(path, dtype, mode="r") if size else np.zeros(0, dtype)
 
 
 def _dtype_bits(dtype: npt.DTypeLike) -> int:
@@ -153,23 +241,73 @@ def _given_dtype(name: str, where: str) -> np.dtype[Any]:
     return dtype
 
 
-def _pieces(tokens: TokenArray, ends: npt.NDArray[np.int64]) -> Iterator[TokenBatch]:
-    """Documents that lie one after the other from 0 on, in pieces of whole documents."""
-    document, start = 0, 0
+# --- raw ids with an index beside them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Indexed:
+    """Raw ids and their index.
+
+    Attributes:
+        data: the file of ids.
+        index: the file that says where documents end.
+        dtype: of the ids.
+        ends: reads the index; where each document ends, counted in ids, shape ``(documents,)``.
+    """
+
+    data: Path
+    index: Path
+    dtype: np.dtype[Any]
+    ends: Callable[[], npt.NDArray[np.int64]]
+
+
+def _indexed_corpus(
+    format: Format, files: Sequence[_Indexed], options: TokenizedOptions, tokenizer: str | None = None
+) -> Corpus:
+    for each in files:
+        if not each.data.is_file():
+            raise PathNotFoundError(f"{each.data} is not there, and {each.index.name} is about it.")
+        if not each.index.is_file():
+            raise PathNotFoundError(
+                f"{each.index} is not there. Without it {each.data.name} does not tell documents apart."
+            )
+
+    def read(documents: int, tokens: int) -> Documents:
+        for each in files:
+            ids = _mapped(each.data, each.dtype)
+            with _reading(each.index):
+                ends = each.ends()
+            last = int(ends[-1]) if len(ends) else 0
+            if last != len(ids) or np.any(ends[1:] < ends[:-1]) or (len(ends) and ends[0] < 0):
+                raise DataError(
+                    f"its documents end at {last:,}, one after the other, and the ids beside it are {len(ids):,}. The "
+                    f"two do not belong together, one is damaged or cut short, or the dtype is another."
+                    if last != len(ids)
+                    else "its documents do not follow each other: it is damaged.",
+                    path=str(each.index),
+                )
+            skipped = min(documents, len(ends))
+            documents -= skipped
+            yield from ((each.data, batch) for batch in _pieces(ids, ends, skipped))
+
+    return Corpus(
+        format=format,
+        bits=max(_dtype_bits(each.dtype) for each in files),
+        eos_id=options.eos_id,
+        files=tuple(path for each in files for path in (each.data, each.index)),
+        read=read,
+        tokenizer=tokenizer,
+    )
+
+
+def _pieces(ids: TokenArray, ends: npt.NDArray[np.int64], document: int) -> Iterator[TokenBatch]:
+    """Documents that lie one after the other, from one on, in pieces of whole documents."""
+    start = int(ends[document - 1]) if document else 0
     while document < len(ends):
         stop = max(document + 1, int(np.searchsorted(ends, start + _PIECE_TOKENS, side="right")))
         lengths = np.diff(ends[document:stop], prepend=start)
-        yield TokenBatch(tokens=np.array(tokens[start : ends[stop - 1]]), lengths=lengths)
+        yield TokenBatch(tokens=np.asarray(ids[start : ends[stop - 1]]), lengths=lengths)
         document, start = stop, int(ends[stop - 1])
-
-
-def _check_ends(ends: npt.NDArray[np.int64], tokens: int, path: Path) -> None:
-    if len(ends) and (np.any(np.diff(ends, prepend=0) < 0) or int(ends[-1]) != tokens):
-        raise DataError(
-            f"its documents end at {int(ends[-1]):,}, and the ids beside it are {tokens:,}. The two do not belong "
-            f"together, one is cut short, or the dtype is another.",
-            path=str(path),
-        )
 
 
 # --- raw chunks
@@ -179,55 +317,76 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
     folder = path if path.is_dir() else path.parent
     meta_path = folder / "meta.json"
     meta = _chunk_meta(meta_path) if path.is_dir() and meta_path.is_file() else []
+    files = [meta_path] if meta else []
     if not meta:
+        found = _files(path, "chunks", ".bin")
         if options.dtype is None:
             raise ConfigError(f"{str(path)!r} has no meta.json: say --dtype uint16 or uint32.")
-        meta = [{"file": str(each.relative_to(folder))} for each in _files(path, ".bin", "chunks")]
-    eos_ids = {each["eos_token_id"] for each in meta if each.get("eos_token_id") is not None} or {options.eos_id}
-    if len(eos_ids) != 1 or None in eos_ids:
-        raise ConfigError(
-            f"{str(path)!r}: the end-of-document id is {'not known' if None in eos_ids else f'not one but {eos_ids}'}. "
-            f"Say --eos-id N."
-        )
-    eos_id = int(eos_ids.pop())
+        meta = [{"file": str(each.relative_to(folder))} for each in found]
+    eos_ids = {_field(each, "eos_token_id", int, meta_path) for each in meta} - {None}
+    eos_id = options.eos_id if options.eos_id is not None else next(iter(eos_ids), None)
+    if eos_id is None or (len(eos_ids) > 1 and options.eos_id is None):
+        known = "not known" if eos_id is None else f"not one but {', '.join(map(str, eos_ids))}"
+        raise ConfigError(f"{files[0] if files else path}: the end-of-document id is {known}. Say --eos-id N.")
     chunks: list[tuple[Path, np.dtype[Any]]] = []
+    last: int | None = eos_id
     for each in meta:
-        file = folder / str(each["file"])
-        dtype = _given_dtype(str(each.get("dtype") or options.dtype), str(meta_path))
-        if not file.is_file():
-            raise PathNotFoundError(f"{meta_path} names {each['file']!r}, which is not there.")
-        wanted = each.get("tokens")
-        if isinstance(wanted, int) and wanted * dtype.itemsize != file.stat().st_size:
-            raise DataError(
-                f"{file.stat().st_size:,} bytes, where meta.json says {wanted:,} ids of {dtype}.", path=str(file)
-            )
+        name, count = str(_field(each, "file", str, meta_path)), _field(each, "tokens", int, meta_path)
+        file = folder / name
+        named = options.dtype or _field(each, "dtype", str, meta_path)
+        if named is None:
+            raise ConfigError(f"{meta_path} does not say the dtype of {name!r}: say --dtype uint16 or uint32.")
+        dtype = _given_dtype(named, "--dtype" if options.dtype else str(meta_path))
+        with _reading(meta_path):
+            if not file.is_file():
+                raise PathNotFoundError(f"{meta_path} names {name!r}, which is not there.")
+        ids = _mapped(file, dtype)
+        if count is not None and count != len(ids):
+            raise DataError(f"{len(ids):,} ids of {dtype}, where meta.json says {count:,}.", path=str(file))
         chunks.append((file, dtype))
-    bits = max(_dtype_bits(dtype) for _, dtype in chunks)
+        last = int(ids[-1]) if len(ids) else last
 
-    def documents() -> Iterator[TokenBatch]:
+    def read(documents: int, tokens: int) -> Documents:
         # The chunks are one stream, cut anywhere: a document that no id ends goes on in the next chunk.
-        rest: TokenArray = np.zeros(0, chunks[0][1])
+        rest: list[TokenArray] = []
+        waiting = 0
         for file, dtype in chunks:
-            mapped = _mapped(file, dtype)
-            for start in range(0, len(mapped), _PIECE_TOKENS):
-                piece = np.concatenate([rest, mapped[start : start + _PIECE_TOKENS]])
+            ids = _mapped(file, dtype)
+            first, tokens = min(tokens, len(ids)), max(0, tokens - len(ids))
+            for start in range(first, len(ids), _PIECE_TOKENS):
+                piece = np.asarray(ids[start : start + _PIECE_TOKENS])
                 ends = np.flatnonzero(piece == eos_id) + 1
                 if len(ends):
-                    yield TokenBatch(tokens=piece[: ends[-1]], lengths=np.diff(ends, prepend=0))
-                    piece = piece[ends[-1] :]
-                rest = piece
-        if len(rest):
-            yield TokenBatch(tokens=rest, lengths=np.array([len(rest)], np.int64))
+                    joined = np.concatenate([*rest, piece[: ends[-1]]])
+                    yield file, TokenBatch(tokens=joined, lengths=np.diff(ends, prepend=-waiting))
+                    rest, waiting, piece = [], 0, piece[ends[-1] :]
+                rest.append(piece)
+                waiting += len(piece)
+                if waiting > MAX_ROW_GROUP_TOKENS:
+                    raise DataError(
+                        f"the end-of-document id {eos_id} is not among {waiting:,} ids that follow each other, and a "
+                        f"document holds at most {MAX_ROW_GROUP_TOKENS:,}. Give the right --eos-id.",
+                        path=str(path),
+                    )
+        if waiting:
+            yield file, TokenBatch(tokens=np.concatenate(rest), lengths=np.array([waiting], np.int64))
 
-    return Corpus(format="chunks", bits=bits, eos_id=eos_id, documents=documents)
+    tokenizers = {_tokenizer_name(each) for each in meta} - {None}
+    return Corpus(
+        format="chunks",
+        bits=max(_dtype_bits(dtype) for _, dtype in chunks),
+        eos_id=eos_id,
+        files=(*files, *(file for file, _ in chunks)),
+        read=read,
+        eos_appended=last == eos_id,
+        tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
+    )
 
 
 def _chunk_meta(path: Path) -> list[dict[str, Any]]:
     """An entry a chunk: meta.json is a list of them, or an object with such a list and values for all."""
-    try:
+    with _reading(path):
         values = json.loads(path.read_bytes())
-    except ValueError as exc:
-        raise DataError(f"not valid JSON ({exc}).", path=str(path)) from exc
     common: dict[str, Any] = {}
     entries = values
     if isinstance(values, dict):
@@ -236,111 +395,147 @@ def _chunk_meta(path: Path) -> list[dict[str, Any]]:
         ]
         common = {key: value for key, value in values.items() if key not in lists}
         entries = values[lists[0]] if len(lists) == 1 else [values] if "file" in values else None
-    if not isinstance(entries, list) or not all(isinstance(each, dict) and "file" in each for each in entries):
+    if (
+        not isinstance(entries, list)
+        or not entries
+        or not all(isinstance(each, dict) and each.get("file") for each in entries)
+    ):
         raise DataError('each chunk should have an entry with its "file".', path=str(path))
     return [common | each for each in entries]
+
+
+def _tokenizer_name(values: Mapping[str, Any]) -> str | None:
+    """A tokenizer's name, as a string or as an object that holds it."""
+    for key in _TOKENIZER_KEYS:
+        value = values.get(key)
+        if isinstance(value, str) and value and (key != "name" or "file" not in values):
+            return value
+        if isinstance(value, dict):
+            return _tokenizer_name(value)
+    return None
 
 
 # --- Megatron
 
 
 def _open_megatron(path: Path, options: TokenizedOptions) -> Corpus:
-    pairs = [(each, each.with_suffix(".bin")) for each in _files(path, ".idx", "megatron")]
-    bits = 16
-    for index, data in pairs:
-        if not data.is_file():
-            raise PathNotFoundError(f"{data} is not there, and {index.name} is about it.")
-        bits = max(bits, _dtype_bits(_megatron_index(index)[0]))
-
-    def documents() -> Iterator[TokenBatch]:
-        for index, data in pairs:
-            dtype, ends = _megatron_index(index)
-            tokens = _mapped(data, dtype)
-            _check_ends(ends, len(tokens), index)
-            yield from _pieces(tokens, ends)
-
-    return Corpus(format="megatron", bits=bits, eos_id=options.eos_id, documents=documents)
+    files = [
+        _Indexed(
+            data=index.with_suffix(".bin"),
+            index=index,
+            dtype=_megatron_head(index)[0],
+            ends=partial(_megatron_ends, index),
+        )
+        for index in _files(path, "megatron", ".idx")
+    ]
+    return _indexed_corpus("megatron", files, options)
 
 
-def _megatron_index(path: Path) -> tuple[np.dtype[Any], npt.NDArray[np.int64]]:
-    """The dtype and the documents' ends. Sequences lie in order without gaps, which is how Megatron writes them."""
-    raw = path.read_bytes()
-    head = struct.Struct("<9sQBQQ")
-    if len(raw) < head.size or not raw.startswith(_MEGATRON_MAGIC):
+_MEGATRON_HEAD = struct.Struct("<9sQBQQ")
+
+
+def _megatron_head(path: Path) -> tuple[np.dtype[Any], int, int]:
+    """The ids' dtype, and how many sequences and entries of documents the index has."""
+    with _reading(path), path.open("rb") as stream:
+        raw = stream.read(_MEGATRON_HEAD.size)
+        size = path.stat().st_size
+    if len(raw) < _MEGATRON_HEAD.size or not raw.startswith(_MEGATRON_MAGIC):
         raise DataError("not an index of Megatron's (its first bytes are others).", path=str(path))
-    _, version, code, sequences, entries = head.unpack_from(raw)
+    _, version, code, sequences, entries = _MEGATRON_HEAD.unpack(raw)
     if version != 1 or code not in _MEGATRON_DTYPES:
         raise DataError(f"version {version} and type code {code} are not known integers of version 1.", path=str(path))
-    if len(raw) < head.size + 12 * sequences + 8 * entries:
-        raise DataError("the index is cut short.", path=str(path))
-    lengths = np.frombuffer(raw, "<i4", sequences, head.size).astype(np.int64)
-    pointers = np.frombuffer(raw, "<i8", sequences, head.size + 4 * sequences)
-    first = np.frombuffer(raw, "<i8", entries, head.size + 12 * sequences)
-    dtype = np.dtype(_MEGATRON_DTYPES[code])
+    if size < _MEGATRON_HEAD.size + 12 * sequences + 8 * entries:
+        raise DataError(
+            f"{size:,} bytes are too few for the {sequences:,} sequences and {entries:,} entries that it names: the "
+            f"index is cut short or damaged.",
+            path=str(path),
+        )
+    return np.dtype(_MEGATRON_DTYPES[code]), sequences, entries
+
+
+def _megatron_ends(path: Path) -> npt.NDArray[np.int64]:
+    """Sequences must lie in order without gaps, which is how Megatron writes them."""
+    dtype, sequences, entries = _megatron_head(path)
+    raw = path.read_bytes()
+    lengths = np.frombuffer(raw, "<i4", sequences, _MEGATRON_HEAD.size).astype(np.int64)
+    pointers = np.frombuffer(raw, "<i8", sequences, _MEGATRON_HEAD.size + 4 * sequences)
+    first = np.frombuffer(raw, "<i8", entries, _MEGATRON_HEAD.size + 12 * sequences)
     sequence_ends = np.cumsum(lengths)
     if not np.array_equal(pointers, (sequence_ends - lengths) * dtype.itemsize):
         raise DataError(
             "its sequences do not lie one after the other. Rewrite it with Megatron's tools.", path=str(path)
         )
-    bounds = np.concatenate([[0], sequence_ends])
-    return dtype, bounds[first[1:]] if entries else sequence_ends
+    if not entries:
+        return sequence_ends
+    if first[0] != 0 or first[-1] != sequences or np.any(first[1:] < first[:-1]):
+        raise DataError(
+            f"its documents should begin with sequence 0 and end with {sequences:,}, in order, and go from "
+            f"{int(first[0]):,} to {int(first[-1]):,}. It is damaged: rewrite it with Megatron's tools.",
+            path=str(path),
+        )
+    return np.asarray(np.concatenate([[0], sequence_ends])[first[1:]])
 
 
 # --- datatrove
 
 
 def _open_datatrove(path: Path, options: TokenizedOptions) -> Corpus:
-    files = _files(path, ".ds", "datatrove")
-    dtypes = [_datatrove_dtype(each, options) for each in files]
+    files = []
+    for data in _files(path, "datatrove", ".ds"):
+        index = data.with_name(data.name + ".index")
+        files.append(
+            _Indexed(
+                data=data,
+                index=index,
+                dtype=_datatrove_dtype(data, index, options),
+                ends=partial(_datatrove_ends, index),
+            )
+        )
+    names = {_datatrove_tokenizer(each.data) for each in files}
+    return _indexed_corpus("datatrove", files, options, names.pop() if len(names) == 1 else None)
 
-    def documents() -> Iterator[TokenBatch]:
-        for file, dtype in zip(files, dtypes, strict=True):
-            index = file.with_name(file.name + ".index")
-            ends = np.fromfile(index, "<u8").astype(np.int64)
-            tokens = _mapped(file, dtype)
-            _check_ends(ends, len(tokens), index)
-            yield from _pieces(tokens, ends)
 
-    return Corpus(format="datatrove", bits=max(map(_dtype_bits, dtypes)), eos_id=options.eos_id, documents=documents)
+def _datatrove_ends(path: Path) -> npt.NDArray[np.int64]:
+    return np.asarray(_mapped(path, "<u8").astype(np.int64))
 
 
-def _datatrove_dtype(file: Path, options: TokenizedOptions) -> np.dtype[Any]:
+def _datatrove_dtype(data: Path, index: Path, options: TokenizedOptions) -> np.dtype[Any]:
     """By the index, whose last entry is the number of ids."""
-    index = file.with_name(file.name + ".index")
-    if not index.is_file():
-        raise PathNotFoundError(f"{index} is not there. Without it {file.name} does not tell documents apart.")
     if options.dtype is not None:
         return _given_dtype(options.dtype, "--dtype")
-    ends = np.fromfile(index, "<u8")
-    tokens = int(ends[-1]) if len(ends) else 0
-    size = file.stat().st_size
+    if not index.is_file():
+        return np.dtype("<u2")  # said later, as of every format
+    ends = _mapped(index, "<u8")
+    tokens, size = int(ends[-1]) if len(ends) else 0, data.stat().st_size
     for dtype in ("<u2", "<u4"):
         if tokens * np.dtype(dtype).itemsize == size:
             return np.dtype(dtype)
-    raise DataError(f"{size:,} bytes for {tokens:,} ids, as its index says, are neither 2 nor 4 each.", path=str(file))
+    raise DataError(f"{size:,} bytes for {tokens:,} ids, as its index says, are neither 2 nor 4 each.", path=str(data))
+
+
+def _datatrove_tokenizer(data: Path) -> str | None:
+    """By ``NAME.ds.metadata``, whose first line is the tokenizer's name and the bytes of an id."""
+    metadata = data.with_name(data.name + ".metadata")
+    if not metadata.is_file():
+        return None
+    with _reading(metadata):
+        name = metadata.read_text(encoding="utf-8").partition("\n")[0].partition("|")[0]
+    return None if name in ("", "Unknown Tokenizer") else name
 
 
 # --- dolma
 
 
 def _open_dolma(path: Path, options: TokenizedOptions) -> Corpus:
-    files = _files(path, ".npy", "dolma")
     dtype = _given_dtype(options.dtype or "uint16", "--dtype")
-
-    def documents() -> Iterator[TokenBatch]:
-        for file in files:
-            spans = file.with_name(file.name.removesuffix(".npy") + ".csv.gz")
-            if not spans.is_file():
-                raise PathNotFoundError(f"{spans} is not there. Without it {file.name} does not tell documents apart.")
-            with file.open("rb") as stream:
-                if stream.read(6) == b"\x93NUMPY":
-                    raise DataError("a NumPy file with a header, where dolma writes raw ids.", path=str(file))
-            tokens = _mapped(file, dtype)
-            ends = _dolma_ends(spans)
-            _check_ends(ends, len(tokens), spans)
-            yield from _pieces(tokens, ends)
-
-    return Corpus(format="dolma", bits=_dtype_bits(dtype), eos_id=options.eos_id, documents=documents)
+    files = []
+    for data in _files(path, "dolma", ".npy"):
+        with _reading(data), data.open("rb") as stream:
+            if stream.read(6) == b"\x93NUMPY":
+                raise DataError("a NumPy file with a header, where dolma writes raw ids.", path=str(data))
+        spans = data.with_name(data.name.removesuffix(".npy") + ".csv.gz")
+        files.append(_Indexed(data=data, index=spans, dtype=dtype, ends=partial(_dolma_ends, spans)))
+    return _indexed_corpus("dolma", files, options)
 
 
 def _dolma_ends(path: Path) -> npt.NDArray[np.int64]:
@@ -364,6 +559,9 @@ def _dolma_ends(path: Path) -> npt.NDArray[np.int64]:
 
 # --- Arrow and Parquet
 
+# Rows of a file that can be read, or passed over, together: how many they are, and what reads a column of them.
+_Block = tuple[int, Callable[[str], Iterator[Any]]]
+
 
 def _open_hf(path: Path, options: TokenizedOptions) -> Corpus:
     state = path / "state.json"
@@ -371,80 +569,131 @@ def _open_hf(path: Path, options: TokenizedOptions) -> Corpus:
         raise ConfigError(
             f"{str(path)!r} is not one split of save_to_disk: it has no state.json. Name a split's folder."
         )
-    names = [each["filename"] for each in json.loads(state.read_bytes())["_data_files"]]
-    return _arrow_corpus("hf", [path / name for name in names], options)
+    with _reading(state):
+        values = json.loads(state.read_bytes())
+    entries = _field(values, "_data_files", list, state) if isinstance(values, dict) else None
+    names = [_field(each, "filename", str, state) if isinstance(each, dict) else None for each in entries or ()]
+    if not names or not all(names):
+        raise DataError(
+            'it should list the files of the set, as "_data_files" with a "filename" each.', path=str(state)
+        )
+    files = [path / name for name in names if name]
+    for file in files:
+        with _reading(file):
+            if not file.is_file():
+                raise PathNotFoundError(f"{state} names {file.name!r}, which is not there.")
+    return _columns_corpus("hf", files, _arrow_blocks, options, state)
 
 
 def _open_arrow(path: Path, options: TokenizedOptions) -> Corpus:
-    found = [path] if path.is_file() else sorted({*path.rglob("*.arrow"), *path.rglob("*.feather")})
-    return _arrow_corpus("arrow", found, options)
-
-
-def _arrow_corpus(format: Format, files: Sequence[Path], options: TokenizedOptions) -> Corpus:
-    def tables(file: Path) -> Iterator[Any]:
-        source = pa.memory_map(str(file))
-        try:
-            yield from pa.ipc.open_stream(source)
-        except pa.ArrowInvalid:
-            reader = pa.ipc.open_file(source)
-            yield from (reader.get_batch(at) for at in range(reader.num_record_batches))
-
-    return _columns_corpus(format, files, tables, options)
+    return _columns_corpus("arrow", _files(path, "arrow", ".arrow", ".feather"), _arrow_blocks, options)
 
 
 def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
-    found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    return _columns_corpus("parquet", _files(path, "parquet", ".parquet"), _parquet_blocks, options)
 
-    def tables(file: Path) -> Iterator[Any]:
-        yield from pq.ParquetFile(file, pre_buffer=False).iter_batches(batch_size=_PARQUET_BATCH_ROWS)
 
-    return _columns_corpus("parquet", found, tables, options)
+def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
+    source = pa.memory_map(str(file))
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+    return reader.schema, ((batch.num_rows, lambda name, batch=batch: iter([batch.column(name)])) for batch in batches)
+
+
+def _parquet_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
+    reader = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+
+    def read(group: int, name: str) -> Iterator[Any]:
+        for batch in reader.iter_batches(batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=[name]):
+            yield batch.column(name)
+
+    groups = range(reader.num_row_groups)
+    return reader.schema_arrow, (
+        (reader.metadata.row_group(group).num_rows, lambda name, group=group: read(group, name)) for group in groups
+    )
 
 
 def _columns_corpus(
-    format: Format, files: Sequence[Path], tables: Callable[[Path], Iterator[Any]], options: TokenizedOptions
+    format: Format,
+    files: Sequence[Path],
+    blocks_of: Callable[[Path], tuple[Any, Iterator[_Block]]],
+    options: TokenizedOptions,
+    *beside: Path,
 ) -> Corpus:
-    if not files:
-        raise ConfigError(f"there is no file of the format {format} to read.")
-    first = next(tables(files[0]), None)
-    kind = pa.uint16() if first is None else first.column(_column(first.schema, options, files[0])).type.value_type
+    with _reading(files[0]):
+        schema = blocks_of(files[0])[0]
+        kind = schema.field(_column(schema, options, files[0])).type
 
-    def documents() -> Iterator[TokenBatch]:
+    def read(documents: int, tokens: int) -> Documents:
         for file in files:
-            try:
-                for table in tables(file):
-                    yield _lists(table.column(_column(table.schema, options, file)), file)
-            except (pa.ArrowException, OSError) as exc:
-                raise DataError(f"cannot be read: {exc}.", path=str(file)) from exc
+            with _reading(file):
+                schema, blocks = blocks_of(file)
+                name = _column(schema, options, file)
+                for rows, columns in blocks:
+                    if documents >= rows:
+                        documents -= rows
+                        continue
+                    for column in columns(name):
+                        skipped = min(documents, len(column))
+                        documents -= skipped
+                        yield file, _lists(column.slice(skipped), file, name)
 
-    bits = 16 if kind in (pa.uint8(), pa.int8(), pa.uint16(), pa.int16()) else 32
-    return Corpus(format=format, bits=bits, eos_id=options.eos_id, documents=documents)
+    narrow = _is_empty(kind) or kind.value_type.bit_width <= 16
+    return Corpus(format=format, bits=16 if narrow else 32, eos_id=options.eos_id, files=(*beside, *files), read=read)
 
 
 def _column(schema: Any, options: TokenizedOptions, file: Path) -> str:
-    names = [field.name for field in schema if _is_ids(field.type)]
+    # Where every row of a file is empty, its writer could not know the ids' type.
+    known = [field.name for field in schema if _is_ids(field.type)]
+    names = known + [field.name for field in schema if _is_empty(field.type)]
     if options.column is not None:
-        if options.column not in names:
+        if options.column not in names or schema.names.count(options.column) != 1:
             raise DataError(
-                f"no such column of lists of integers; there are {names}.", path=str(file), column=options.column
+                f"no such column of lists of integers, or more than one; there are {known}.",
+                path=str(file),
+                column=options.column,
             )
         return options.column
-    usual = [name for name in _COLUMNS if name in names] or names
-    if not usual or (len(usual) > 1 and usual == names):
+    likely = [name for name in _COLUMNS if name in names] or known or names
+    usual = bool(likely) and likely[0] in _COLUMNS
+    if (len(likely) != 1 and not usual) or schema.names.count(likely[0]) != 1:
         raise DataError(f"cannot tell which column holds the ids, of {names}. Name it with --column.", path=str(file))
-    return usual[0]
+    return likely[0]
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+        or types.is_fixed_size_list(kind)
+    )
 
 
 def _is_ids(kind: Any) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(is_list and pa.types.is_integer(kind.value_type))
+    return _is_list(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
-def _lists(column: Any, file: Path) -> TokenBatch:
-    if column.null_count or column.flatten().null_count:
-        raise DataError("it holds nulls, which are no documents and no ids. Remove them.", path=str(file))
-    lengths = np.asarray(column.value_lengths().to_numpy(zero_copy_only=False), np.int64)
-    return TokenBatch(tokens=cast("TokenArray", column.flatten().to_numpy()), lengths=lengths)
+def _is_empty(kind: Any) -> bool:
+    """Whether a column of that type cannot hold an id."""
+    return bool(pa.types.is_null(kind) or (_is_list(kind) and pa.types.is_null(kind.value_type)))
+
+
+def _lists(column: Any, file: Path, name: str) -> TokenBatch:
+    """A null list is an empty document, as the loader has it; a null id is none."""
+    column.validate(full=True)  # the reader trusts a file's offsets
+    if pa.types.is_null(column.type):
+        return TokenBatch(tokens=np.zeros(0, np.uint16), lengths=np.zeros(len(column), np.int64))
+    ids = column.flatten()
+    if ids.null_count:
+        raise DataError("it holds nulls among the ids. Remove them.", path=str(file), column=name)
+    lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+    tokens = np.zeros(0, np.uint16) if pa.types.is_null(ids.type) else cast("TokenArray", ids.to_numpy())
+    return TokenBatch(tokens=tokens, lengths=lengths)
 
 
 _OPENERS: dict[Format, Callable[[Path, TokenizedOptions], Corpus]] = {

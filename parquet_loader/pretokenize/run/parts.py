@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Literal
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from ..tokenizers.workers import Encode, ahead, encoders, in_order
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
 from ..write.manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Skipped
-from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries
+from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
 _FINGERPRINT_VERSION = 1
@@ -104,85 +105,183 @@ def seen_fingerprint(seen_before: Digests) -> dict[str, object]:
     return {"hashes": len(seen_before), "sha256": hashlib.sha256(seen_before.tobytes()).hexdigest()}
 
 
-def begin(
-    output: OutputFolder,
-    fingerprint: dict[str, object],
-    options: PretokenizeOptions,
-    whole_fingerprint: dict[str, object] | None = None,
-) -> Journal | Manifest:
-    """Where to begin: anew, after what an earlier run has finished, or not at all because all is there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What decides whether a run that is there is this one.
+
+    Attributes:
+        fingerprint: all that this run's result depends on.
+        whole: of one rank's run, the fingerprint of all ranks together; None where this run makes the whole set.
+        overwrite: whether an old set may be replaced.
+        world_size: how many ranks make the set.
+        allows_bad: whether bad records may be left out.
+        adds_hashes: whether a run that is complete has added its own hashes to the file of seen ones.
+    """
+
+    fingerprint: Mapping[str, object]
+    whole: Mapping[str, object] | None = None
+    overwrite: bool
+    world_size: int = 1
+    allows_bad: bool = False
+    adds_hashes: bool = False
+
+    @property
+    def expected(self) -> Mapping[str, object]:
+        """The fingerprint of the set."""
+        return self.fingerprint if self.whole is None else self.whole
+
+    def changes(
+        self, was: Mapping[str, object], now: Mapping[str, object], skipped: Skipped, *, complete: bool
+    ) -> list[str]:
+        """What is other now than in a run that is there, complete or not, which left so much out."""
+        # A run that was complete has added its own hashes to the file.
+        ignored = ("seen_hashes",) if complete else ()
+        changed = differences(
+            {key: value for key, value in was.items() if key not in ignored},
+            {key: value for key, value in now.items() if key not in ignored},
+        )
+        if skipped.bad and not self.allows_bad:
+            changed.append(f"on_bad_record: was 'skip', for {skipped.bad:,} records, is 'raise'")
+        return changed
+
+
+def run_of(
+    fingerprint: Mapping[str, object], options: PretokenizeOptions, whole: Mapping[str, object] | None = None
+) -> Run:
+    """The run that options stand for."""
+    return Run(
+        fingerprint=fingerprint,
+        whole=whole,
+        overwrite=options.overwrite,
+        world_size=options.world_size,
+        allows_bad=options.on_bad_record == "skip",
+        adds_hashes=options.write_seen_hashes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What lies in an output folder.
+
+    Attributes:
+        output: the folder's name, for messages.
+        files: what is in it but for the files of runs.
+        staging: whether an earlier run has left a staging folder.
+        journal: of that run, where it has finished anything.
+        manifest: of a complete set.
+    """
+
+    output: str
+    files: tuple[str, ...]
+    staging: bool
+    journal: Journal | None
+    manifest: Manifest | None
+
+
+def look(output: OutputFolder, run: Run) -> Found:
+    """What lies in an output folder; a journal or a manifest that is damaged is none where it may be overwritten.
+
+    Raises:
+        ConfigError: what lies there is of another number of ranks, or of nobody's run.
+        DataError: one is damaged.
+    """
+    files = output.look()
+    if not run.overwrite:
+        output.refuse_other_runs(run.world_size, lambda other: not differences(other.fingerprint, run.expected))
+    journal, manifest = None, None
+    try:
+        journal = output.read_journal()
+        manifest = output.read_manifest() if MANIFEST_NAME in files else None
+    except DataError:
+        if not run.overwrite:
+            raise
+    return Found(output=output.name, files=files, staging=output.found_staging, journal=journal, manifest=manifest)
+
+
+def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
+    """Begin anew, after what an earlier run has finished, or not at all because the set is complete.
 
     Raises:
         ConfigError: what is there is of another run, and must not be overwritten.
     """
-    there = output.look()
-    expected = whole_fingerprint or fingerprint  # of one rank's run, that of all ranks together
-    if not options.overwrite:
-        output.refuse_other_runs(options.world_size, lambda other: not differences(other.fingerprint, expected))
-    journal, whole = None, None
-    try:
-        journal = output.read_journal()
-        whole = output.read_manifest() if MANIFEST_NAME in there else None
-    except DataError:
-        if not options.overwrite:
-            raise
+    journal, manifest = found.journal, found.manifest
+    not_empty = f"--output {found.output!r} is not empty: "
     if journal is not None:
-        changed = changes(
-            journal.fingerprint, journal.position.skipped, fingerprint, options, journal.phase != "writing"
-        )
-        if not changed:
-            if there and journal.phase == "writing" and not options.overwrite:
-                raise ConfigError(
-                    f"--output {output.name!r} is not empty: beside an unfinished run it holds {there[0]!r}. Give "
-                    f"--overwrite, as that run had it, to go on and replace the old set."
-                )
-            output.check_staged(journal.parts if journal.phase == "writing" else ())
-            return journal
-        if not options.overwrite:
+        unfinished = journal.phase == "writing"
+        changed = run.changes(journal.fingerprint, run.fingerprint, journal.position.skipped, complete=not unfinished)
+        if changed and not run.overwrite:
             raise ConfigError(
-                f"--output {output.name!r} is not empty: it holds an unfinished run of other inputs or options "
-                f"({few(changed)}). Give those again to go on with it, choose another folder, or give --overwrite to "
-                f"start anew."
+                f"{not_empty}it holds an unfinished run of other inputs or options ({few(changed)}). Give those again "
+                f"to go on with it, choose another folder, or give --overwrite to start anew."
             )
-    elif there and options.overwrite:
+        if not changed and unfinished and found.files and not run.overwrite:
+            raise ConfigError(
+                f"{not_empty}beside an unfinished run it holds {found.files[0]!r}. Give --overwrite, as that run had "
+                f"it, to go on and replace the old set."
+            )
+        return "fresh" if changed else "resume"
+    if not found.files:
+        return "fresh"
+    if manifest is None or not manifest.fingerprint:
+        if run.overwrite:
+            return "fresh"
+        also = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
+        raise ConfigError(
+            f"{not_empty}it holds {found.files[0]!r}{also}. Choose another folder, or give --overwrite to replace a "
+            f"former run's files."
+        )
+    changed = run.changes(manifest.fingerprint, run.expected, manifest.skipped, complete=True)
+    if run.overwrite:
         # A run that was killed at its very end has nothing left to do; and one that has added its hashes to the file
         # would find nothing but duplicates.
-        ended = (output.found_staging and expected is fingerprint) or options.write_seen_hashes
-        if whole is not None and ended and not changes(whole.fingerprint, whole.skipped, expected, options, True):
-            output.check_published(whole.files)
-            return whole
-    elif there:
-        if whole is None or not whole.fingerprint:
-            also = f" and {len(there) - 1} more" if len(there) > 1 else ""
-            raise ConfigError(
-                f"--output {output.name!r} is not empty: it holds {there[0]!r}{also}. "
-                f"Choose another folder, or give --overwrite to replace a former run's files."
-            )
-        changed = changes(whole.fingerprint, whole.skipped, expected, options, True)
-        if changed:
-            raise ConfigError(
-                f"--output {output.name!r} is not empty: it holds a whole set of other inputs or options "
-                f"({few(changed)}). Choose another folder, or give --overwrite to replace it."
-            )
-        output.check_published(whole.files)
-        return whole
+        ended = (found.staging and run.whole is None) or run.adds_hashes
+        return "done" if ended and not changed else "fresh"
+    if changed:
+        raise ConfigError(
+            f"{not_empty}it holds a whole set of other inputs or options ({few(changed)}). Choose another folder, or "
+            f"give --overwrite to replace it."
+        )
+    return "done"
+
+
+def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
+    """Look, then decide: the journal to go on from, an empty one to begin anew, or the manifest of a complete set.
+
+    Raises:
+        ConfigError: what is there is of another run, and must not be overwritten.
+        DataError: a journal or a manifest that is damaged.
+        StorageError: a file that they name is not there.
+    """
+    found = look(output, run)
+    decision = decide(found, run)
+    if decision == "resume" and found.journal is not None:
+        output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
+        return found.journal
+    if decision == "done" and found.manifest is not None:
+        output.check_published(found.manifest.files)
+        return found.manifest
     output.clear_staging()
-    return Journal(fingerprint=fingerprint)
+    return Journal(fingerprint=run.fingerprint)
 
 
-def changes(
-    was: Mapping[str, object], skipped: Skipped, now: dict[str, object], options: PretokenizeOptions, complete: bool, /
-) -> list[str]:
-    """What is other now than it was in a run that is there, complete or not."""
-    # A run that was complete has added its own hashes to the file.
-    ignored = ("seen_hashes",) if complete else ()
-    changed = differences(
-        {key: value for key, value in was.items() if key not in ignored},
-        {key: value for key, value in now.items() if key not in ignored},
+def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
+    """Move the parts of a journal that says that all are there to where they belong, and the manifest after them.
+
+    Args:
+        output: the folder.
+        journal: of all parts.
+        encoding: how text became tokens.
+        staged_in: the folder in it that the parts' names are relative to.
+    """
+    manifest = manifest_of(journal, encoding)
+    output.publish(
+        renames(journal.parts, staged_in),
+        manifest.to_json(),
+        moving=journal.phase == "moving",
+        on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
     )
-    if skipped.bad and options.on_bad_record == "raise":
-        changed.append(f"on_bad_record: was 'skip', for {skipped.bad:,} records, is 'raise'")
-    return changed
+    output.clear_staging(others=True)
+    return manifest
 
 
 def few(changed: list[str]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...errors import ConfigError, PretokenizeWarning
 from ..options import PretokenizeOptions
@@ -23,8 +23,7 @@ from ..tokenizers.gigatoken import with_engine
 from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
 from ..write.manifest import Manifest
-from ..write.writer import renames
-from .parts import Job, begin, encoding_of, fingerprint_of, manifest_of, open_seen_file, seen_name, write_parts
+from .parts import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_parts
 from .progress import Progress
 
 
@@ -137,7 +136,7 @@ def tokenize_source(
     seen_before = seen_file.read() if seen_file is not None and seen_file.exists() else as_digests(b"")
     fingerprint = fingerprint_of(source, tokenizer, options, seen_before)
     with output.claimed():
-        journal = begin(output, fingerprint, options)
+        journal = begin(output, run_of(fingerprint, options))
         if isinstance(journal, Manifest):
             return journal, journal.text_bytes
         earlier_bytes = journal.position.text_bytes
@@ -151,15 +150,8 @@ def tokenize_source(
                 progress=progress,
             )
             journal = write_parts(job, journal)
-        manifest = manifest_of(journal, encoding_of(tokenizer, options))
         if seen_file is not None and options.write_seen_hashes:
             # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
             seen_file.extend(as_digests(output.read_staged(seen_name(part))) for part in journal.parts)
-        output.publish(
-            renames(journal.parts, output.staging_name),
-            manifest.to_json(),
-            moving=journal.phase == "moving",
-            on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
-        )
-        output.clear_staging(others=True)
+        manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
     return manifest, earlier_bytes

@@ -36,15 +36,15 @@ from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
 from ..write.manifest import MANIFEST_NAME, MAX_LISTED_BAD_RECORDS, Manifest, Skipped
-from ..write.writer import renames
 from .parts import (
     Job,
     begin,
     encoding_of,
     few,
     fingerprint_of,
-    manifest_of,
     open_seen_file,
+    publish,
+    run_of,
     seen_fingerprint,
     write_parts,
 )
@@ -181,7 +181,7 @@ def _encode(
 ) -> StepDone:
     output = _rank_folder(options, options.rank)
     with output.claimed():
-        journal = begin(output, whole | {"rank": options.rank}, options, whole)
+        journal = begin(output, run_of(whole | {"rank": options.rank}, options, whole))
         if isinstance(journal, Manifest):
             return StepDone(message=f"The whole set is in {options.output} already.")
         if journal.phase == "writing":
@@ -206,24 +206,15 @@ def _encode(
 def _finish(tokenizer: Tokenizer, options: PretokenizeOptions, whole: dict[str, object]) -> Manifest:
     output = OutputFolder(options.output, options.storage_options)
     with output.claimed():
-        journal = begin(output, whole, options)
+        journal = begin(output, run_of(whole, options))
         if isinstance(journal, Manifest):
             output.clear_staging(others=True)  # what an earlier attempt had no time to
             return journal
         if journal.phase == "writing":
             journal = _joined(options, whole)
             output.write_journal(journal)
-        manifest = manifest_of(journal, encoding_of(tokenizer, options))
         # The joined journal's names are those of the ranks' folders already.
-        staged = [(each.removeprefix("./"), final) for each, final in renames(journal.parts, ".")]
-        output.publish(
-            staged,
-            manifest.to_json(),
-            moving=journal.phase == "moving",
-            on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
-        )
-        output.clear_staging(others=True)
-    return manifest
+        return publish(output, journal, encoding_of(tokenizer, options), staged_in="")
 
 
 def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from fsspec.utils import get_protocol
 
 from ...errors import ConfigError, PathNotFoundError
-from ...storage.filesystems import Filesystem, display_name, is_hidden, open_filesystem, relative_to, storage_errors
+from ...storage.base import is_hidden
+from ...storage.filesystems import Filesystem, display_name, open_filesystem, relative_to, storage_errors
 from .compression import COMPRESSIONS
 
 __all__ = ["KNOWN_EXTENSIONS", "FileList", "InputFile", "Kind", "classify", "find_files"]

@@ -28,15 +28,8 @@ from typing import Any
 
 from ...errors import ConfigError, StorageError
 from ...storage.atomic import replace_file, sync_folder
-from ...storage.filesystems import (
-    Filesystem,
-    display_name,
-    is_hidden,
-    is_local,
-    open_filesystem,
-    relative_to,
-    storage_errors,
-)
+from ...storage.base import is_hidden
+from ...storage.filesystems import Filesystem, display_name, is_local, open_filesystem, relative_to, storage_errors
 from ..sources.find import InputFile
 from .journal import JOURNAL_NAME, Journal
 from .lock import LOCK_NAME, Claim, claimed
@@ -87,12 +80,13 @@ class OutputFolder:
             ConfigError: one does.
         """
         for file in inputs:
-            same_kind = type(file.filesystem) is type(self.filesystem)
-            if (
-                same_kind
-                and relative_to(_real(file.filesystem, file.path), _real(self.filesystem, self._path)) is not None
-            ):
-                raise ConfigError(f"--output {self.name!r} holds the input {file.name}. Choose another output folder.")
+            if type(file.filesystem) is type(self.filesystem):
+                self.refuse_input(file.filesystem, file.path, file.name)
+
+    def refuse_input(self, filesystem: Filesystem, path: str, name: str) -> None:
+        """`refuse_inputs` of one file, on a filesystem of the same kind."""
+        if relative_to(_real(filesystem, path), _real(self.filesystem, self._path)) is not None:
+            raise ConfigError(f"--output {self.name!r} holds the input {name}. Choose another output folder.")
 
     def look(self) -> tuple[str, ...]:
         """What is in the folder, relative to it, but for the files of runs; changes nothing.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -219,7 +220,9 @@ def final_entries(staged: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
 
 def renames(staged: Sequence[FileEntry], folder: str) -> list[tuple[str, str]]:
     """Where in the output folder each part is staged, and its final name there."""
-    return [(f"{folder}/{old.name}", new.name) for old, new in zip(staged, final_entries(staged), strict=True)]
+    return [
+        (posixpath.join(folder, old.name), new.name) for old, new in zip(staged, final_entries(staged), strict=True)
+    ]
 
 
 class _Part:
