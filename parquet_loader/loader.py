@@ -8,7 +8,6 @@ checkpoint ◄──────────────────────
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -19,9 +18,10 @@ from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoi
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
-from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
+from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError
 from .index.build import index_storage
 from .index.index import DatasetIndex
+from .interrupts import Turn
 from .options import boolean, check_type, integer
 from .order.ending import TAILS, Finish, finish_of
 from .order.order import Order, lane_range
@@ -111,7 +111,7 @@ class ParquetLoader:
         self._closed = False
         self._engine: Engine | None = None
         self._pid = os.getpid()
-        self._taker: dict[str, int] = {}  # the thread that is taking a batch
+        self._turn = Turn()
         self._seq_len = integer("seq_len", seq_len, 1, _MOST)
         self._overlap = integer("overlap", overlap, 0, 1)
         lanes = integer("lanes", lanes, 1, _MOST)
@@ -220,15 +220,8 @@ class ParquetLoader:
     def _next(self) -> Batch:
         self._check_open()
         if self._pid != os.getpid():  # another thread of the parent may have been in there when this process was forked
-            self._pid, self._taker = os.getpid(), {}
-        # Atomic as a lock is, but an interrupt that falls between here and the next line locks nobody out.
-        me = threading.get_ident()
-        if self._taker.setdefault("thread", me) != me:
-            raise LoaderInUseError("another thread is taking a batch of this loader; give each thread its own loader")
-        try:
-            return self._take()
-        finally:
-            self._taker.pop("thread", None)
+            self._pid, self._turn = os.getpid(), Turn()
+        return self._turn.run(self._take)
 
     def _take(self) -> Batch:
         engine = self._engine
@@ -383,7 +376,7 @@ class ParquetLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the threads: a copy goes on by itself from the same position."""
-        return self.__dict__ | {"_engine": None, "_counters": Counters(), "_taker": {}}
+        return self.__dict__ | {"_engine": None, "_counters": Counters()}
 
     def __repr__(self) -> str:
         return (

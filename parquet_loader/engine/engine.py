@@ -31,6 +31,9 @@ from .prefetch import Budget, Prefetcher, Task
 from .slices import Part, Slices, cut_part
 
 __all__ = ["Engine"]
+# Beside the window in use and the next one, further ones are read ahead as long as all that is ahead costs no more than
+# this, about two megabytes of files: otherwise threads idle and requests wait for each other where windows are tiny.
+_AHEAD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +155,7 @@ class _WindowStream:
             _tasks(config, position, shared),
             shared.budget,
             threads=max(config.threads, config.requests),
-            # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
-            # enough that no thread idles.
-            ahead=2 * config.order.window + 4 * max(config.threads, config.requests),
+            ahead_bytes=_AHEAD_BYTES,
             # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
             rest=pa.default_memory_pool().release_unused,
         )
