@@ -25,6 +25,7 @@ from .interrupts import Turn
 from .options import boolean, check_type, integer
 from .order.ending import TAILS, Finish, finish_of
 from .order.order import Order, lane_range
+from .remarks import remarks
 from .storage.opening import Source, open_storage
 from .storage.retry import RETRY_SECONDS
 
@@ -71,6 +72,7 @@ class ParquetLoader:
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where footers are cached; None for the user's cache folder.
         index: a `DatasetIndex`, or the path of a saved one: then nothing is listed and no footer is read.
+        strict: refuse to run where there are `remarks`.
 
     Raises:
         ConfigError: an argument that cannot work; says the value, the bound and what would work.
@@ -107,6 +109,7 @@ class ParquetLoader:
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         index: DatasetIndex | str | os.PathLike[str] | None = None,
+        strict: bool = False,
     ) -> None:
         self._closed = False
         self._engine: Engine | None = None
@@ -129,6 +132,7 @@ class ParquetLoader:
         self._world_size = world_size = integer("world_size", world_size, 1)
         self._rank = rank = integer("rank", rank, 0, world_size - 1)
         shuffle, uneven = boolean("shuffle", shuffle), boolean("uneven", uneven)
+        strict = boolean("strict", strict)
         check_type("column", column, str, type(None))
         check_type("storage_options", storage_options, Mapping, type(None))
         check_type("cache_dir", cache_dir, str, os.PathLike, type(None))
@@ -187,6 +191,7 @@ class ParquetLoader:
             budget_bytes=budget_bytes,
             epochs=epochs,
         )
+        self._tail: str = tail
         self._finish: Finish | None = None
         if epochs is not None:
             self._finish = finish_of(
@@ -200,6 +205,8 @@ class ParquetLoader:
         self._batches = 0
         self._padding = 0  # columns of rows that were no tokens
         self._peak_bytes = 0
+        if strict and (found := self.remarks()):
+            raise ConfigError(f"{'; '.join(found)} (strict=True: without it this run works)")
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -332,6 +339,20 @@ class ParquetLoader:
     def index(self) -> DatasetIndex:
         """The index of the dataset: `save` it, and give it to other ranks."""
         return self._config.index
+
+    def remarks(self) -> tuple[str, ...]:
+        """What costs this run time, memory or randomness although it works, and what would be better, a sentence each.
+
+        Those of `DatasetIndex.remarks`, and: a window that mixes little, ranks that read much of the set several times,
+        a set that is smaller than a global batch. Empty where all is well; ``strict=True`` makes each an error.
+        """
+        return remarks(
+            self._config,
+            seq_len=self._seq_len,
+            overlap=self._overlap,
+            world_size=self._world_size,
+            tail=self._tail,
+        )
 
     def stats(self) -> dict[str, int]:
         """Counts since this loader was made.

@@ -42,6 +42,7 @@ ORDER = [
     "checkpoint",
     "stateful",
     "engine",
+    "remarks",
     "loader",
     "__init__",
     "testing",

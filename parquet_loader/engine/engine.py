@@ -25,7 +25,7 @@ from ..errors import LoaderClosedError
 from ..formats.parquet.decode import decode_chunk
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads
-from .pack import Packer, Taken, WindowSlices
+from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import Read, TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
 from .slices import Part, Slices, cut_part
@@ -203,9 +203,8 @@ class Engine:
         spare = config.requests > config.threads
         decoders = threading.Semaphore(config.threads) if spare else contextlib.nullcontext()
         self._windows = _WindowStream(config, position, _Shared(self.budget, counters, decoders, threading.Event()))
-        self._packer: Packer | None = Packer(
-            config.last - config.first, config.dtype, self._windows.next, self._windows.ready, self.budget.release
-        )
+        cursor = WindowCursor(self._windows.next, self._windows.ready, self.budget.release)
+        self._packer: Packer | None = Packer(config.last - config.first, config.dtype, cursor)
 
     def rows(
         self, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
