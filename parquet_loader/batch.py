@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from .blocks import IntArray, TokenArray
 from .documents import Documents
@@ -37,6 +38,17 @@ class Batch:
     weight: float
     lengths: IntArray | None = None
     taken: Sequence[Taken] = field(repr=False)
+
+    def to_arrow(self) -> pa.FixedSizeListArray:
+        """`tokens` as an Arrow array that shares their memory: a list of ``seq_len + overlap`` for each row.
+
+        Arrow takes arrays for immutable: do not write to `tokens` while it is in use.
+        """
+        return pa.FixedSizeListArray.from_arrays(pa.array(self.tokens.reshape(-1)), self.tokens.shape[1])
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """`to_arrow` by the Arrow PyCapsule interface, so that ``pa.array(batch)`` and others take a batch."""
+        return self.to_arrow().__arrow_c_array__(requested_schema)  # type: ignore[no-any-return]
 
     def document_starts(self) -> tuple[IntArray, IntArray]:
         """Where documents begin, from the documents themselves and not from EOS ids. Computed when called.

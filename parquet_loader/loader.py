@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,15 @@ from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoi
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
-from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError, LoaderInUseError
+from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError
 from .formats.parquet import PARQUET
 from .index.build import index_storage
 from .index.index import DatasetIndex
+from .interrupts import Turn
 from .options import LoaderKeywords, LoaderOptions, signature_with
 from .order.ending import Finish, finish_of
 from .order.order import Order, lane_range
+from .remarks import remarks
 from .storage.opening import Source, open_storage
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class ParquetLoader:
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where footers are cached; None for the user's cache folder.
         index: a `DatasetIndex`, or the path of a saved one: then nothing is listed and no footer is read.
+        strict: refuse to run where there are `remarks`.
 
     Raises:
         ConfigError: an argument that cannot work; says the value, the bound and what would work.
@@ -87,7 +89,7 @@ class ParquetLoader:
         self._closed = False
         self._engine: Engine | None = None
         self._pid = os.getpid()
-        self._taker: dict[str, int] = {}  # the thread that is taking a batch
+        self._turn = Turn()
         self._seq_len, self._overlap = given.seq_len, given.overlap
         self._rank, self._world_size = given.rank, given.world_size
         lanes, threads, column, eos_id = given.lanes, given.threads, given.column, given.eos_id
@@ -143,6 +145,7 @@ class ParquetLoader:
             budget_bytes=given.budget_bytes,
             epochs=given.epochs,
         )
+        self._tail = given.tail
         self._finish: Finish | None = None
         if given.epochs is not None:
             self._finish = finish_of(
@@ -156,6 +159,8 @@ class ParquetLoader:
         self._batches = 0
         self._padding = 0  # columns of rows that were no tokens
         self._peak_bytes = 0
+        if given.strict and (found := self.remarks()):
+            raise ConfigError(f"{'; '.join(found)} (strict=True: without it this run works)")
 
     __signature__ = signature_with(inspect.signature(__init__))
 
@@ -178,15 +183,8 @@ class ParquetLoader:
     def _next(self) -> Batch:
         self._check_open()
         if self._pid != os.getpid():  # another thread of the parent may have been in there when this process was forked
-            self._pid, self._taker = os.getpid(), {}
-        # Atomic as a lock is, but an interrupt that falls between here and the next line locks nobody out.
-        me = threading.get_ident()
-        if self._taker.setdefault("thread", me) != me:
-            raise LoaderInUseError("another thread is taking a batch of this loader; give each thread its own loader")
-        try:
-            return self._take()
-        finally:
-            self._taker.pop("thread", None)
+            self._pid, self._turn = os.getpid(), Turn()
+        return self._turn.run(self._take)
 
     def _take(self) -> Batch:
         engine = self._engine
@@ -298,6 +296,20 @@ class ParquetLoader:
         """The index of the dataset: `save` it, and give it to other ranks."""
         return self._config.index
 
+    def remarks(self) -> tuple[str, ...]:
+        """What costs this run time, memory or randomness although it works, and what would be better, a sentence each.
+
+        Those of `DatasetIndex.remarks`, and: a window that mixes little, ranks that read much of the set several times,
+        a set that is smaller than a global batch. Empty where all is well; ``strict=True`` makes each an error.
+        """
+        return remarks(
+            self._config,
+            seq_len=self._seq_len,
+            overlap=self._overlap,
+            world_size=self._world_size,
+            tail=self._tail,
+        )
+
     def stats(self) -> dict[str, int]:
         """Counts since this loader was made.
 
@@ -341,7 +353,7 @@ class ParquetLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the threads: a copy goes on by itself from the same position."""
-        return self.__dict__ | {"_engine": None, "_counters": Counters(), "_taker": {}}
+        return self.__dict__ | {"_engine": None, "_counters": Counters()}
 
     def __repr__(self) -> str:
         return (

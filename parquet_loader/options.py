@@ -58,6 +58,7 @@ class LoaderKeywords(TypedDict, total=False):
     storage_options: Mapping[str, Any] | None
     cache_dir: str | os.PathLike[str] | None
     index: IndexLike | None
+    strict: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +92,7 @@ class LoaderOptions:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold secrets
     cache_dir: str | os.PathLike[str] | None = None
     index: IndexLike | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
@@ -101,6 +103,7 @@ class LoaderOptions:
             "shuffle": boolean("shuffle", self.shuffle),
             "world_size": integer("world_size", self.world_size, 1),
             "uneven": boolean("uneven", self.uneven),
+            "strict": boolean("strict", self.strict),
             "overlap": integer("overlap", self.overlap, 0, 1),
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
             "dtype": _token_dtype(self.dtype),

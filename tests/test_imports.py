@@ -29,6 +29,7 @@ ORDER = [
     "engine",
     "documents",
     "batch",
+    "remarks",
     "loader",
     "__init__",
     "testing",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from parquet_loader import interrupts
-from parquet_loader.interrupts import under
+from parquet_loader import LoaderInUseError, interrupts
+from parquet_loader.interrupts import Bell, Turn, under
 
 
 class Interrupted(Exception):
@@ -91,3 +91,74 @@ def test_signals_at_any_moment_leave_the_lock_free() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupts > 1_000
+
+
+def on_another_thread(work: Any) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_bell_has_whoever_waits_look_again() -> None:
+    lock = threading.RLock()
+    bell, found = Bell(lock), []
+
+    def ring() -> None:
+        while not bell.awaited:
+            pass
+        with lock:
+            found.append(7)
+            bell.ring()
+
+    thread = threading.Thread(target=ring)
+    thread.start()
+    assert bell.wait_for(lambda: found[0] if found else None) == 7
+    thread.join()
+    assert not bell.awaited
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers")
+def test_nobody_waits_for_a_bell_any_more_once_interrupted() -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    lock = threading.RLock()
+    bell = Bell(lock)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(Interrupted):
+            bell.wait_for(lambda: None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not bell.awaited
+    bell.ring()
+    assert bell.wait_for(lambda: 3) == 3
+
+
+def test_a_turn_lets_in_nobody_while_another_thread_is_there_and_anybody_afterwards() -> None:
+    turn, results = Turn(), []
+
+    def enter() -> None:
+        try:
+            results.append(turn.run(lambda: "in"))
+        except LoaderInUseError:
+            results.append("told")
+
+    turn.run(lambda: on_another_thread(enter))
+    on_another_thread(enter)
+    assert results == ["told", "in"]
+
+
+def test_an_interrupt_before_the_turns_work_begins_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, results = Turn(), []
+
+    def interrupted(lock: Any, work: Any) -> None:
+        work()
+        raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(interrupts, "under", interrupted)
+        turn.run(lambda: None)
+    on_another_thread(lambda: results.append(turn.run(lambda: "in")))
+    assert results == ["in"]

@@ -51,6 +51,7 @@ LOADER_ARGUMENTS = {
     "storage_options": None,
     "cache_dir": None,
     "index": None,
+    "strict": False,
 }
 
 DATASET_ARGUMENTS = {

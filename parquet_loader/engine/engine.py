@@ -24,12 +24,15 @@ from ..blocks import IntArray, TokenArray, TokenBlock, append_eos
 from ..errors import LoaderClosedError
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads
-from .pack import Packer, Taken, WindowSlices
+from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import Read, TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
 from .slices import Part, Slices, cut_part
 
 __all__ = ["Engine"]
+# Beside the window in use and the next one, further ones are read ahead as long as all that is ahead costs no more than
+# this, about two megabytes of files: otherwise threads idle and requests wait for each other where windows are tiny.
+_AHEAD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,7 @@ class _WindowStream:
             _tasks(config, position, shared),
             shared.budget,
             threads=max(config.threads, config.requests),
-            # Two windows ahead is more than a consumer can use up while the next is made; where windows are tiny,
-            # enough that no thread idles.
-            ahead=2 * config.order.window + 4 * max(config.threads, config.requests),
+            ahead_bytes=_AHEAD_BYTES,
             # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
             rest=pa.default_memory_pool().release_unused,
         )
@@ -201,9 +202,8 @@ class Engine:
         spare = config.requests > config.threads
         decoders = threading.Semaphore(config.threads) if spare else contextlib.nullcontext()
         self._windows = _WindowStream(config, position, _Shared(self.budget, counters, decoders, threading.Event()))
-        self._packer: Packer | None = Packer(
-            config.last - config.first, config.dtype, self._windows.next, self._windows.ready, self.budget.release
-        )
+        cursor = WindowCursor(self._windows.next, self._windows.ready, self.budget.release)
+        self._packer: Packer | None = Packer(config.last - config.first, config.dtype, cursor)
 
     def rows(
         self, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None

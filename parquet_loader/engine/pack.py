@@ -20,7 +20,7 @@ import numpy as np
 from ..blocks import IntArray, TokenArray
 from .slices import Places, Slices, equal_stretches
 
-__all__ = ["Packer", "Taken", "WindowSlices", "document_starts"]
+__all__ = ["Packer", "Taken", "WindowCursor", "WindowSlices", "document_starts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,12 +80,10 @@ class Taken:
         return Taken(self.places, self.documents, self.positions + tokens, columns, self.whole)
 
 
-class Packer:
-    """Fills rows from windows of slices.
+class WindowCursor:
+    """The window that rows are taken from; it lets go of those that were used up.
 
     Args:
-        lanes: rows of a batch.
-        dtype: of the rows.
         next_window: gives the windows one after another, from one that holds the first position asked for, or from
             one before it.
         ready: whether it would give the next one without waiting.
@@ -96,18 +94,57 @@ class Packer:
 
     def __init__(
         self,
-        lanes: int,
-        dtype: np.dtype[np.integer],
         next_window: Callable[[], WindowSlices],
         ready: Callable[[], bool],
         release: Callable[[int], None],
     ) -> None:
-        self._lanes = lanes
-        self._dtype = dtype
         self._next_window = next_window
         self._ready = ready
         self._release = release
         self._window: WindowSlices | None = None
+        self._used_bytes = 0  # to be given back
+        self._took = False  # a window, since the last rows were made
+
+    def window(self) -> WindowSlices:
+        """The window at the cursor. Whoever calls this must not hold the one before: its bytes may be given back."""
+        if self._window is None:
+            if self._used_bytes and not self._ready():
+                self._give_back()
+            self._window = self._next_window()
+            self._took = True
+        return self._window
+
+    def pass_by(self, stops: IntArray) -> None:
+        """Go beyond the window where it holds nothing from these positions on, shape ``(lanes,)``."""
+        window = self._window
+        if window is not None and (window.places.ends <= stops).all():
+            self._used_bytes += window.held_bytes
+            self._window = None
+
+    def rows_are_made(self) -> None:
+        """Give back what was used up, and let threads begin with what there is room for now."""
+        if self._took or self._used_bytes:
+            self._give_back()
+        self._took = False
+
+    def _give_back(self) -> None:
+        self._release(self._used_bytes)
+        self._used_bytes = 0
+
+
+class Packer:
+    """Fills rows from windows of slices.
+
+    Args:
+        lanes: rows of a batch.
+        dtype: of the rows.
+        cursor: where the windows come from.
+    """
+
+    def __init__(self, lanes: int, dtype: np.dtype[np.integer], cursor: WindowCursor) -> None:
+        self._lanes = lanes
+        self._dtype = dtype
+        self._cursor = cursor
         # The last columns of the rows before, which overlapping rows begin with: their window may be gone by then.
         self._tail: tuple[IntArray, TokenArray, list[Taken]] | None = None
 
@@ -137,26 +174,16 @@ class Packer:
                 out[:, :filled] = columns
                 taken += tail_taken
         cells = filled * self._lanes
-        used, took = 0, False  # bytes of windows used up, to be given back; whether a window was taken
         wanted = out.size if ends is None else int(np.maximum(stops - positions, filled).sum())
         while cells < wanted:
-            if self._window is None:
-                if used and not self._ready():
-                    self._release(used)
-                    used = 0
-                self._window = self._next_window()
-                took = True
-            window = self._window
+            window = self._cursor.window()
             copied = copy_rows(out, positions, filled, window)
             cells += copied
             whole = copied == self._lanes * (length - filled)
             taken.append(Taken(window.places, window.documents, positions, (filled, length), whole))
-            if (window.places.ends <= stops).all():
-                used += window.held_bytes
-                self._window = None
-                del window  # what is given back must not be held here while the next one is waited for
-        if took or used:
-            self._release(used)
+            del window
+            self._cursor.pass_by(stops)
+        self._cursor.rows_are_made()
         assert cells == wanted  # no cell of a batch is ever left to chance
         if overlap:
             self._tail = (

@@ -8,6 +8,9 @@ them back to the `Budget`, which lets the next task in:
              └──┴──┘  └──┘  └─ costs 20: waits until 10 more are given back
              taken    running
 
+Tasks whose results are handed out together are a group. Beside the group in use, which is the one that was handed out
+last or the one that is waited for, the next group is run ahead, and further ones only where groups are tiny.
+
 Nothing polls: threads wait on one condition. A task's error is handed out where its result would have been.
 """
 
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ..errors import LoaderClosedError
-from ..interrupts import under
+from ..interrupts import Bell, under
 
 __all__ = ["Budget", "Prefetcher", "Task"]
 
@@ -42,7 +45,7 @@ class Task(Generic[T]):
     Attributes:
         run: does it.
         cost_bytes: what it and its result hold, until they are released to the budget.
-        more: whether its result is handed out only together with the next task's.
+        more: whether its result is handed out only together with the next task's, of the same group.
     """
 
     run: Callable[[], T]
@@ -100,7 +103,7 @@ class Prefetcher(Generic[T]):
         tasks: the tasks in order; advanced from the threads, by one at a time.
         budget: shared with whoever releases what the tasks hold.
         threads: tasks that may run at once.
-        ahead: tasks that may be admitted before the one that is handed out next is taken.
+        ahead_bytes: groups beyond the next one are run ahead as long as all that is not taken yet costs no more.
         rest: called by a thread that has to wait before it can run a task.
     """
 
@@ -110,10 +113,10 @@ class Prefetcher(Generic[T]):
         budget: Budget,
         *,
         threads: int,
-        ahead: int,
+        ahead_bytes: int,
         rest: Callable[[], object] = lambda: None,
     ) -> None:
-        self._shared = shared = _Shared(tasks, budget, ahead, rest)
+        self._shared = shared = _Shared(tasks, budget, ahead_bytes, rest)
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
         self._threads = threads
@@ -121,7 +124,7 @@ class Prefetcher(Generic[T]):
     def start(self) -> None:
         """Have the threads started, unless they have been."""
         if not self._shared.threads:
-            # Thread.start is Python, like condition.wait below: it is safe from signals on any thread but the main one.
+            # Thread.start is Python, in which a signal's exception leaves locks taken: not on the main thread.
             _thread.start_new_thread(_launch, (self._shared, self._threads))
 
     def take(self) -> list[T]:
@@ -136,14 +139,7 @@ class Prefetcher(Generic[T]):
             Exception: what one of the tasks raised, once; the task after it is next.
         """
         self.start()
-        shared = self._shared
-        while not isinstance(found := under(shared.lock, shared.hand_out), list):
-            # Not condition.wait, which is Python: a signal's exception in it can leave the lock other than it was.
-            try:
-                found.acquire()
-            except BaseException:
-                under(shared.lock, shared.ring_no_bell)
-                raise
+        found = self._shared.bell.wait_for(self._shared.hand_out)
         error = found[-1].error
         if error is not None:
             try:
@@ -171,23 +167,30 @@ class Prefetcher(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome(Generic[T]):
-    """What came of a task, and whether that is to be handed out without waiting for the next one's."""
+    """What came of a task."""
 
     result: T | None
     error: BaseException | None
-    last: bool
+    cost_bytes: int
+    more: bool
+
+    @property
+    def last(self) -> bool:
+        """Whether it is handed out without waiting for the next one."""
+        return self.error is not None or not self.more
 
 
 class _Shared(Generic[T]):
     """What the threads and the consumer share; every field is guarded by `lock`, but for `tasks` and `turn`."""
 
-    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead: int, rest: Callable[[], object]) -> None:
+    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead_bytes: int, rest: Callable[[], object]) -> None:
         self.tasks = tasks
         self.turn = threading.Lock()  # whoever holds it advances `tasks` and admits the task that comes out
         self.budget = budget
         self.lock = budget.lock
         self.condition = budget.condition
-        self.ahead = ahead
+        self.bell = Bell(budget.lock)  # what the consumer waits for
+        self.ahead_bytes = ahead_bytes
         self.rest = rest
         self.threads: list[threading.Thread] = []
         self.pid = os.getpid()
@@ -197,8 +200,9 @@ class _Shared(Generic[T]):
         self.reached = 0  # all tasks before this one are done
         self.whole = False  # the tasks from `next_out` to `reached` are handed out together
         self.running = 0
+        self.groups = 0  # whose tasks are all admitted, and not all handed out
+        self.waiting_bytes = 0  # cost of the tasks from `next_out` to `next_in`
         self.ended: int | None = None  # the number of tasks there were
-        self.bell: threading.Lock | None = None  # what the consumer waits for; taken until it is rung
         self.stopped = False  # the threads end
         self.closed = False  # and a consumer is told; at interpreter exit it is left waiting, a daemon as it must be
 
@@ -209,37 +213,53 @@ class _Shared(Generic[T]):
             self.reached += 1
         return self.whole
 
-    def hand_out(self) -> list[_Outcome[T]] | threading.Lock:
-        """What is next for the consumer, or a bell to wait for; to be called under the lock."""
+    def hand_out(self) -> list[_Outcome[T]] | None:
+        """What is next for the consumer, None where that is to be waited for; to be called under the lock."""
         if self.ready():
             outcomes = [self.done.pop(number) for number in range(self.next_out, self.reached)]
             self.next_out = self.reached
             self.whole = False
+            self.groups -= not outcomes[-1].more
+            self.waiting_bytes -= sum(outcome.cost_bytes for outcome in outcomes)
             return outcomes
         if self.closed:
             raise LoaderClosedError("closed while a batch was waited for")
         if self.ended is not None and self.reached >= self.ended:
             raise StopIteration
-        self.bell = threading.Lock()
-        self.bell.acquire()
         self.condition.notify_all()
-        return self.bell
-
-    def ring_no_bell(self) -> None:
-        """Nobody waits any more; to be called under the lock."""
-        self.bell = None
+        return None
 
     def wake(self) -> None:
         """Wake whoever waits, the consumer too where there is news for it; to be called under the lock."""
         self.condition.notify_all()
-        if self.bell is not None and (self.ready() or self.stopped or self.ended == self.reached):
-            self.bell.release()
-            self.bell = None
+        if self.ready() or self.stopped or self.ended == self.reached:
+            self.bell.ring()
+
+    def wanted(self, task: Task[T]) -> bool:
+        """Whether a task is not too far ahead; to be called under the lock."""
+        in_use_and_next = 1 + self.bell.awaited
+        return self.groups < in_use_and_next or self.waiting_bytes + task.cost_bytes <= self.ahead_bytes
+
+    def admit(self, task: Task[T]) -> None:
+        """Count a task that is going to run; to be called under the lock."""
+        self.budget.acquire(task.cost_bytes)
+        self.next_in += 1
+        self.running += 1
+        self.groups += not task.more
+        self.waiting_bytes += task.cost_bytes
+
+    def end(self, error: BaseException | None = None) -> None:
+        """There is no task after those that were admitted, but maybe an error; to be called under the lock."""
+        if error is not None:
+            self.done[self.next_in] = _Outcome(None, error, 0, more=True)
+            self.next_in += 1
+        self.ended = self.next_in
+        self.wake()
 
     @property
     def starved(self) -> bool:
         """Whether nothing can ever move again: the consumer waits for a task that no release will let in."""
-        return self.bell is not None and self.running == 0 and self.reached == self.next_in
+        return self.bell.awaited and self.running == 0 and self.reached == self.next_in
 
 
 def _launch(shared: _Shared[T], count: int) -> None:
@@ -253,9 +273,7 @@ def _launch(shared: _Shared[T], count: int) -> None:
                 shared.threads.append(thread)
         except BaseException as error:
             if not shared.threads:  # a few are as good, if slower
-                shared.done[0] = _Outcome(None, error, last=True)
-                shared.next_in = shared.ended = 1
-                shared.wake()
+                shared.end(error)
 
 
 def _work(shared: _Shared[T]) -> None:
@@ -280,7 +298,7 @@ def _work(shared: _Shared[T]) -> None:
         with shared.lock:
             shared.running -= 1
             if not shared.stopped:
-                shared.done[number] = _Outcome(result, error, last=error is not None or not task.more)
+                shared.done[number] = _Outcome(result, error, task.cost_bytes, task.more)
             shared.wake()
         # A thread that waits for its next task must not keep the last one's bytes alive.
         del admitted, task, result, error
@@ -290,16 +308,11 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
     """The next task and its number, once its bytes fit; None when there is none or the owner is gone."""
     if shared.stopped or shared.ended is not None:
         return None
-    number = shared.next_in
     try:
         task = next(shared.tasks)
     except BaseException as error:  # the plan itself failed: the consumer is told where the task would have come
         with shared.lock:
-            if not isinstance(error, StopIteration):
-                shared.done[number] = _Outcome(None, error, last=True)
-                number += 1
-            shared.next_in = shared.ended = number
-            shared.wake()
+            shared.end(None if isinstance(error, StopIteration) else error)
         return None
     rested = False
     while True:
@@ -307,19 +320,15 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
             while True:
                 if shared.stopped:
                     return None
-                if number - shared.next_out < shared.ahead and shared.budget.fits(task.cost_bytes):
-                    shared.budget.acquire(task.cost_bytes)
-                    shared.next_in = number + 1
-                    shared.running += 1
-                    return number, task
+                if shared.wanted(task) and shared.budget.fits(task.cost_bytes):
+                    shared.admit(task)
+                    return shared.next_in - 1, task
                 if shared.starved:
                     problem = (
                         f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
                         f"{shared.budget.limit_bytes:,} of which {shared.budget.held_bytes:,} are held"
                     )
-                    shared.done[number] = _Outcome(None, AssertionError(problem), last=True)
-                    shared.next_in = shared.ended = number + 1
-                    shared.wake()
+                    shared.end(AssertionError(problem))
                     return None
                 if not rested:
                     break

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from idle import wait_until_idle
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import ConfigError, DatasetIndex, ParquetLoader
@@ -265,3 +268,44 @@ def test_a_run_at_the_least_budget_uses_most_of_it(tmp_path: Path) -> None:
         for _ in loader:
             pass
         assert least / 1.5 <= loader.stats()["peak_bytes"] <= least
+
+
+# ── how far ahead ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_set_of_one_row_group_is_read_for_the_epoch_in_use_and_the_next(tmp_path: Path) -> None:
+    ids = np.arange(2_000_000, dtype=np.int32) % 50_000
+    documents = pa.ListArray.from_arrays(np.arange(0, 2_000_001, 1000, dtype=np.int32), ids)
+    pq.write_table(pa.table({"tokens": documents}), tmp_path / "a.parquet")
+    with ParquetLoader(tmp_path, seq_len=100, lanes=4, threads=2) as loader:
+        next(iter(loader))
+        wait_until_idle(loader)
+        assert loader.stats()["row_groups"] == 2
+        assert loader.stats()["bytes_read"] == 2 * loader.index.length[0]
+
+
+@pytest.mark.parametrize(("window", "world_size"), [(1, 1), (5, 1), (64, 64), (8, 2)])
+def test_the_window_in_use_and_the_next_are_read_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int, world_size: int
+) -> None:
+    monkeypatch.setattr(engine, "_AHEAD_BYTES", 0)
+    folder = write_set(tmp_path, unique_groups([[[50] * 30] * 64]))
+    options = dict(seq_len=10, lanes=64, window=window, rank=world_size // 2, world_size=world_size)
+    with ParquetLoader(folder, **options) as loader:
+        windows = loader._order.windows(0, loader._config.first)
+        plans = [plan_window(loader._config, next(windows)) for _ in range(2)]
+        next(iter(loader))
+        wait_until_idle(loader)
+        assert loader.stats()["row_groups"] == sum(len(plan.costs) for plan in plans)
+        bytes_read = sum(read.length for plan in plans for task in plan.tasks for read in task.reads)
+        assert loader.stats()["bytes_read"] == bytes_read
+
+
+def test_tiny_windows_are_read_ahead_within_a_few_megabytes(tmp_path: Path) -> None:
+    folder = write_set(tmp_path, unique_groups([[[50] * 30] * 64]))
+    with ParquetLoader(folder, seq_len=10, lanes=4, window=1, threads=2) as loader:
+        next(iter(loader))
+        wait_until_idle(loader)
+        stats = loader.stats()
+        assert stats["row_groups"] > 2 + 16  # so that as many requests over a network are made at once
+        assert stats["bytes_read"] < engine._AHEAD_BYTES

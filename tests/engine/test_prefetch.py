@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import random
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from idle import wait_until_idle
 
 from parquet_loader.engine.prefetch import Budget, Prefetcher, Task
 from parquet_loader.errors import LoaderClosedError
@@ -22,7 +24,7 @@ class Thing:
 def prefetcher(
     runs: Iterable[Callable[[], object]], *, cost: int = 1, limit: int = 100, threads: int = 2, ahead: int = 1000
 ) -> Prefetcher:
-    source = Prefetcher((Task(run, cost) for run in runs), Budget(limit), threads=threads, ahead=ahead)
+    source = Prefetcher((Task(run, cost) for run in runs), Budget(limit), threads=threads, ahead_bytes=ahead)
     source.start()
     while len(source._shared.threads) < threads:
         pass
@@ -106,7 +108,7 @@ def test_any_number_of_threads_gives_all_results_in_order_within_the_budget(thre
         return number
 
     tasks = (Task(functools.partial(run, number), cost) for number, cost in enumerate(costs))
-    source = Prefetcher(tasks, budget, threads=threads, ahead=10)
+    source = Prefetcher(tasks, budget, threads=threads, ahead_bytes=1000)
     for number, cost in enumerate(costs):
         assert take(source) == number
         budget.release(cost - cost // 2)
@@ -121,9 +123,9 @@ def test_any_number_of_threads_gives_all_results_in_order_within_the_budget(thre
 # ── together ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def grouped(*groups: Iterable[Callable[[], object]], threads: int = 2) -> Prefetcher:
+def grouped(*groups: Iterable[Callable[[], object]], threads: int = 2, ahead: int = 100) -> Prefetcher:
     tasks = [Task(run, 1, more=place < len(runs) - 1) for runs in map(list, groups) for place, run in enumerate(runs)]
-    return Prefetcher(iter(tasks), Budget(100), threads=threads, ahead=100)
+    return Prefetcher(iter(tasks), Budget(100), threads=threads, ahead_bytes=ahead)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -162,7 +164,7 @@ def test_an_error_among_results_that_belong_together_comes_once_and_the_rest_aft
 
 def test_results_that_can_never_be_all_there_are_an_error_and_no_hang() -> None:
     tasks = [Task(give(1), 6, more=True), Task(give(2), 6)]
-    source = Prefetcher(iter(tasks), Budget(10), threads=2, ahead=10)
+    source = Prefetcher(iter(tasks), Budget(10), threads=2, ahead_bytes=1000)
     with pytest.raises(AssertionError, match="can never run"):
         source.take()
     source.close()
@@ -171,27 +173,55 @@ def test_results_that_can_never_be_all_there_are_an_error_and_no_hang() -> None:
 # ── how far ahead ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_more_tasks_are_admitted_than_may_be_ahead() -> None:
+def groups_of_three(*, cost: int = 1, ahead: int = 0) -> tuple[Prefetcher, list[int]]:
+    """Endless tasks, three a group, and those that were run."""
     started: list[int] = []
-    third = threading.Event()
+    tasks = (Task(functools.partial(started.append, number), cost, more=number % 3 < 2) for number in itertools.count())
+    source = Prefetcher(tasks, Budget(1000), threads=2, ahead_bytes=ahead)
+    source.start()
+    return source, started
 
-    def run(number: int) -> int:
-        started.append(number)
-        if number == 2:
-            third.set()
-        return number
 
-    source = prefetcher([functools.partial(run, number) for number in range(10)], ahead=3)
-    third.wait()
+def test_one_group_is_run_before_any_is_asked_for() -> None:
+    source, started = groups_of_three()
+    wait_until_idle(source)
     source.close()
     assert sorted(started) == [0, 1, 2]
+
+
+def test_the_group_in_use_and_the_next_one_are_run_and_no_more() -> None:
+    source, started = groups_of_three()
+    for taken in range(1, 5):
+        source.take()
+        source._shared.budget.release(3)  # which is when threads look again
+        wait_until_idle(source)
+        assert sorted(started) == [*range(3 * taken + 3)]
+    source.close()
+
+
+def test_a_group_that_is_waited_for_is_in_use_and_the_next_one_is_run_meanwhile() -> None:
+    begun = threading.Event()
+    source = grouped([begun.wait], [begun.set], [give(3)], ahead=0)
+    assert take_all(source) == [True, None, 3]  # if nothing was run meanwhile, this would hang
+    source.close()
+
+
+def test_tiny_groups_are_run_ahead_up_to_some_bytes() -> None:
+    source, started = groups_of_three(cost=2, ahead=40)
+    wait_until_idle(source)
+    assert sorted(started) == [*range(20)]
+    source.take()
+    source._shared.budget.release(6)
+    wait_until_idle(source)
+    source.close()
+    assert sorted(started) == [*range(23)]
 
 
 def test_threads_that_cannot_be_started_are_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    source = Prefetcher(iter([Task(give(1), 1)]), Budget(1), threads=2, ahead=3)
+    source = Prefetcher(iter([Task(give(1), 1)]), Budget(1), threads=2, ahead_bytes=3)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         take(source)
@@ -200,7 +230,7 @@ def test_threads_that_cannot_be_started_are_an_error_and_no_hang(monkeypatch: py
 
 def test_no_task_is_run_before_the_start() -> None:
     started: list[int] = []
-    source = Prefetcher(iter([Task(lambda: started.append(1), 1)]), Budget(1), threads=2, ahead=3)
+    source = Prefetcher(iter([Task(lambda: started.append(1), 1)]), Budget(1), threads=2, ahead_bytes=3)
     assert threads_of(source) == []
     source.close()
     source.start()
@@ -211,7 +241,9 @@ def test_no_task_is_run_before_the_start() -> None:
 def test_a_task_that_does_not_fit_waits_until_bytes_are_given_back() -> None:
     budget = Budget(10)
     released = threading.Event()
-    source = Prefetcher(iter([Task(give("first"), 6), Task(lambda: released.is_set(), 6)]), budget, threads=2, ahead=10)
+    source = Prefetcher(
+        iter([Task(give("first"), 6), Task(lambda: released.is_set(), 6)]), budget, threads=2, ahead_bytes=1000
+    )
     assert take(source) == "first"
     released.set()
     budget.release(6)
@@ -224,7 +256,7 @@ def test_a_thread_that_has_to_wait_rests_first() -> None:
     rested = threading.Event()
     budget = Budget(10)
     tasks = iter([Task(give(1), 6), Task(give(2), 6)])
-    source = Prefetcher(tasks, budget, threads=1, ahead=10, rest=rested.set)
+    source = Prefetcher(tasks, budget, threads=1, ahead_bytes=1000, rest=rested.set)
     assert take(source) == 1
     rested.wait()
     budget.release(6)
@@ -234,7 +266,7 @@ def test_a_thread_that_has_to_wait_rests_first() -> None:
 
 @pytest.mark.parametrize("held", [0, 5])
 def test_a_task_that_can_never_run_is_an_error_and_no_hang(held: int) -> None:
-    source = Prefetcher(iter([Task(give(1), held), Task(give(2), 11 - held)]), Budget(10), threads=2, ahead=10)
+    source = Prefetcher(iter([Task(give(1), held), Task(give(2), 11 - held)]), Budget(10), threads=2, ahead_bytes=1000)
     assert take(source) == 1
     with pytest.raises(AssertionError, match=f"a task of {11 - held} bytes can never run within a budget of 10"):
         take(source)
@@ -268,7 +300,7 @@ def test_an_error_of_the_plan_comes_after_the_results_of_the_tasks_before_it() -
         yield Task(lambda: 2, 1)
         raise KeyError("no plan")
 
-    source = Prefetcher(plan(), Budget(10), threads=3, ahead=10)
+    source = Prefetcher(plan(), Budget(10), threads=3, ahead_bytes=1000)
     assert [take(source), take(source)] == [1, 2]
     with pytest.raises(KeyError, match="no plan"):
         take(source)
@@ -323,7 +355,7 @@ def waiting_for_budget() -> Prefetcher:
 
 
 def waiting_for_the_consumer() -> Prefetcher:
-    return prefetcher([give(1), give(2), give(3)], ahead=1)
+    return prefetcher([give(1), give(2), give(3)], ahead=0)
 
 
 def running() -> Prefetcher:
@@ -420,7 +452,7 @@ def test_closing_wakes_a_consumer_that_waits_on_another_thread() -> None:
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    while source._shared.bell is None:
+    while not source._shared.bell.awaited:
         pass
     source.halt()
     consumer.join()

@@ -185,7 +185,7 @@ while loader._engine is None or loader._engine.budget.held_bytes == 0:
     "while threads wait for budget": """
 next(batches)
 held = 0
-while loader.stats()["held_bytes"] + 5_000_000 < loader.stats()["budget_bytes"]:
+while loader.stats()["held_bytes"] + 9_000_000 < loader.stats()["budget_bytes"]:
     time.sleep(0.001)
 """,
     "by sys.exit in the loop": "\nfor batch in batches:\n    sys.exit()",
@@ -197,7 +197,7 @@ while loader.stats()["held_bytes"] + 5_000_000 < loader.stats()["budget_bytes"]:
 def test_an_interpreter_exits_cleanly(large: Path, ending: str) -> None:
     program = (
         "import sys, time\nfrom parquet_loader import ParquetLoader\n"
-        "loader = ParquetLoader(sys.argv[1], seq_len=16, lanes=6, window=2, threads=4, budget_bytes=24_000_000)\n"
+        "loader = ParquetLoader(sys.argv[1], seq_len=16, lanes=6, window=12, threads=4, budget_bytes=28_000_000)\n"
         "batches = iter(loader)\n"
     )
     run(program + ENDINGS[ending], large)

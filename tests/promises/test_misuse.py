@@ -51,10 +51,21 @@ def test_a_copy_goes_on_by_itself_from_the_same_position(folder: Path, duplicate
 def test_a_second_thread_is_told_so_instead_of_waiting_for_ever(folder: Path) -> None:
     with ParquetLoader(folder, **OPTIONS) as loader:
         next(iter(loader))
-        loader._taker["thread"] = -1  # another thread is in the middle of taking a batch
-        with pytest.raises(LoaderInUseError, match="another thread"):
-            next(iter(loader))
-        loader._taker.clear()
+
+        def interfere() -> None:
+            thread.start()
+            thread.join()
+
+        def take_too() -> None:
+            try:
+                next(iter(loader))
+            except LoaderInUseError as error:
+                told.append(str(error))
+
+        told: list[str] = []
+        thread = threading.Thread(target=take_too)
+        loader._turn.run(interfere)  # in the middle of taking a batch
+        assert told == ["another thread is taking a batch of this loader; give each thread its own loader"]
         next(iter(loader))
 
 

@@ -122,6 +122,11 @@ def test_an_argument_that_the_loader_does_not_have_is_refused_at_once(dataset: D
         dataset(sead=1)
 
 
+def test_strict_refuses_what_the_loader_remarks_on(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"an epoch holds .* fewer than the .* of a global batch.*strict=True"):
+        next(iter(dataset(seq_len=2 * TOKENS // LANES, strict=True)))
+
+
 def test_rank_without_world_size_is_refused(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="both rank and world_size"):
         dataset(rank=1)

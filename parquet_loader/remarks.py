@@ -1,0 +1,109 @@
+"""What costs a run time, memory or randomness though it works, from the index alone: `ParquetLoader.remarks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from .engine.config import EngineConfig
+from .engine.cost import required_bytes
+from .order.order import Order
+
+__all__ = ["read_amplification", "remarks"]
+
+_GOOD_TOKENS = 64_000_000  # of a window: 64 row groups of a million tokens
+_FEW_BATCHES = 4  # a window of fewer global batches mixes little
+_FEW_TOKENS = 4_000_000
+_MUCH = 4.0  # times the set's bytes, read by all ranks together
+
+
+def remarks(config: EngineConfig, *, seq_len: int, overlap: int, world_size: int, tail: str) -> tuple[str, ...]:
+    """A sentence each, which says what would be better; empty where all is well.
+
+    Args:
+        config: what the loader's engines run on.
+        seq_len, overlap, world_size, tail: the loader's.
+    """
+    return (
+        *config.index.remarks(),
+        *_of_the_batch(config, seq_len, overlap, tail),
+        *_of_the_window(config, seq_len),
+        *_of_the_ranks(config, world_size),
+    )
+
+
+def read_amplification(order: Order, chunk_bytes: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: int) -> float:
+    """About how many times the set's bytes all ranks together read in an epoch.
+
+    The R - 1 borders between ranks lie evenly in a window's tokens, so that a row group with a share f of them is read
+    by 1 + (R - 1) f ranks in the mean. Each row group is taken with others of mean size.
+    """
+    tokens, groups = order.group_tokens.astype(np.float64), len(order.group_tokens)
+    others = min(order.window, groups) - 1
+    beside = (order.total - tokens) * (others / max(1, groups - 1))
+    share = tokens / np.maximum(tokens + beside, 1)
+    return 1 + (ranks - 1) * float((chunk_bytes * share).sum() / max(1, chunk_bytes.sum()))
+
+
+def _of_the_batch(config: EngineConfig, seq_len: int, overlap: int, tail: str) -> Iterator[str]:
+    order = config.order
+    beyond = (
+        overlap if config.epochs is not None and tail == "drop" else 0
+    )  # an endless run goes on with the next epoch
+    batch = order.lanes * (seq_len + beyond)
+    tokens = order.total * (config.epochs or 1)
+    if tokens >= batch:
+        return
+    what = "an epoch" if config.epochs is None else f"a run of epochs={config.epochs}"
+    if config.epochs is None:
+        so = "so documents come several times in a batch"
+    elif tail == "drop":
+        so = "so with tail='drop' no batch comes at all"
+    else:
+        so = "so its only batch is filled up with padding"
+    largest = {"seq_len": tokens // order.lanes - beyond, "lanes": tokens // (seq_len + beyond)}
+    cures = [f"{name}={value}" for name, value in largest.items() if value > 0]
+    yield (
+        f"{what} holds {tokens:,} tokens, fewer than the {batch:,} of a global batch of {order.lanes:,} rows of "
+        f"{seq_len + beyond:,}, {so}; use {' or '.join([*cures, 'a larger set'])}"
+    )
+
+
+def _of_the_window(config: EngineConfig, seq_len: int) -> Iterator[str]:
+    order, groups = config.order, len(config.index)
+    mean = order.total / groups
+    enough = max(_FEW_TOKENS, _FEW_BATCHES * order.lanes * seq_len)
+    if order.window >= groups or order.window * mean >= enough:
+        return
+    better = min(groups, int(np.ceil(max(_GOOD_TOKENS, enough) / mean)))
+    needed = required_bytes(config, better)
+    budget = f" and budget_bytes={needed}" if needed > config.budget_bytes else ""
+    yield (
+        f"a window of {order.window:,} row groups holds {int(order.window * mean):,} tokens, "
+        f"{int(order.window * mean) // order.lanes:,} a lane: it mixes few documents, and cuts one a lane in two; in a "
+        f"new run use window={better}{budget}"
+    )
+
+
+def _of_the_ranks(config: EngineConfig, world_size: int) -> Iterator[str]:
+    order, chunk_bytes = config.order, config.index.length
+    times = read_amplification(order, chunk_bytes, world_size)
+    if times <= _MUCH:
+        return
+    wider = order
+    while (read := read_amplification(wider, chunk_bytes, world_size)) > _MUCH and wider.window < len(config.index):
+        wider = replace(wider, window=min(len(config.index), 2 * wider.window))
+    if read <= _MUCH and required_bytes(config, wider.window) <= config.budget_bytes:
+        cure = f"in a new run use window={wider.window}"
+    else:
+        largest = int(order.group_tokens.argmax())
+        cure = (
+            f"write smaller row groups of equal size (the largest holds "
+            f"{order.group_tokens[largest] / order.total:.0%} of the set's tokens)"
+        )
+    yield (
+        f"{world_size:,} ranks together read {times:.1f} times the bytes of the set, since each reads whole row groups "
+        f"that others read too; {cure}"
+    )
