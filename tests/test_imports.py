@@ -15,6 +15,7 @@ PACKAGE = Path(parquet_loader.__file__).parent
 
 # Each module may import those before it. `pretokenize` stands beside the loader and shares only the errors.
 ORDER = [
+    "starting",
     "errors",
     "arguments",
     "locks",

@@ -1,6 +1,6 @@
 """Tokenized corpora to the files that `ParquetLoader` reads, without tokenizing again.
 
-``python -m parquet_loader.pretokenize.convert.command`` is its command line. A conversion runs at the speed of the disk, so one
+``python -m parquet_loader.pretokenize.convert`` is its command line. A conversion runs at the speed of the disk, so one
 that was killed begins anew; the set appears as a whole or not at all, as with `pretokenize`.
 """
 
@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from ...errors import ConfigError, DataError, ParquetLoaderError
+from ...starting import take_over
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS
 from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
@@ -145,4 +146,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    take_over()
     sys.exit(main())
