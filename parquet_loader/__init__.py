@@ -4,6 +4,11 @@
 >>> loader = ParquetLoader("s3://bucket/fineweb-edu", seq_len=2048, lanes=512)  # doctest: +SKIP
 """
 
+from .starting import end_if_interrupted, is_command
+
+if is_command():
+    end_if_interrupted()
+
 from .batch import Batch
 from .checkpoint import merge_checkpoints
 from .documents import Documents

@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import ParquetLoaderError
 from .index.build import build_index
+from .starting import take_over
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,4 +117,5 @@ class _Progress:
 
 
 if __name__ == "__main__":
+    take_over()
     sys.exit(main())

@@ -16,6 +16,7 @@ PACKAGE = Path(parquet_loader.__file__).parent
 
 # The way of the data, from the bottom up: each folder, or module beside the folders, may import those before it.
 ORDER = [
+    "starting",
     "errors",
     "interrupts",
     "blocks",
@@ -40,7 +41,7 @@ ORDER = [
 ]
 
 # Pretokenization stands beside the loader, and shares its errors and its storage.
-PRETOKENIZE_BELOW = {"errors", "interrupts", "storage", "container", "__init__"}
+PRETOKENIZE_BELOW = {"starting", "errors", "interrupts", "storage", "container", "__init__"}
 PRETOKENIZE_ORDER = [
     "extras",
     "sources",
@@ -48,6 +49,7 @@ PRETOKENIZE_ORDER = [
     "write",
     "select",
     "options",
+    "names",
     "run",
     "cli",
     "convert",

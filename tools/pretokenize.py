@@ -1,9 +1,18 @@
 #!/usr/bin/env python3
 """Text to tokenized Parquet. ``python tools/pretokenize.py --help`` says how; docs/pretokenize.md says more."""
 
-import sys
+import os
+import signal
 
-from parquet_loader.pretokenize import main
+
+def end(number: int, frame: object) -> None:
+    os.write(2, b"interrupted; nothing was written\n")
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end)  # imports take up to a second, and a traceback from among them says nothing
+    from parquet_loader.pretokenize.cli import command
+
+    command()

@@ -13,7 +13,7 @@ The stages, one way down, each module with one task:
     output, lock, journal, manifest      the folder
     options, parts, pipeline, progress, verify, ranks, ray_tasks
                                          a run
-    cli                                  the command
+    names, cli                           the command
     tokenized, convert                   corpora that are tokenized already
 """
 

@@ -1,7 +1,6 @@
 """``python -m parquet_loader.pretokenize``."""
 
-import sys
+from .cli import command
 
-from .cli import main
-
-sys.exit(main())
+if __name__ == "__main__":
+    command()

@@ -12,9 +12,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from ..errors import ConfigError, ParquetLoaderError, PretokenizeWarning
+from .names import as_arguments
 from .options import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FILE_TOKENS,
@@ -24,9 +25,10 @@ from .options import (
 )
 from .run.pipeline import Summary, pretokenize
 from .run.progress import reporting
-from .run.ranks import StepDone, pretokenize_rank, ranks_from_environment
+from .run.ranks import Place, StepDone, place_from_environment, pretokenize_rank
 from .run.ray import pretokenize_on_ray
 from .select.dedup import HASH_NAMES
+from .sources.base import DEFAULT_MAX_RECORD_BYTES
 from .sources.files import TextUnit
 from .sources.registry import PRESETS, source_names
 from .tokenizers.base import EngineName
@@ -42,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pretokenize",
         description="Tokenize text into Parquet files that parquet_loader reads.",
-        epilog="A run that was killed goes on with the same command.",
+        epilog="Rerun the same command to resume a run that was killed.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,  # a script's abbreviation must not change its meaning with a later option
     )
@@ -68,6 +70,13 @@ def build_parser() -> argparse.ArgumentParser:
     reading("--max-docs", type=int, metavar="N", help="stop after so many documents")
     reading(
         "--on-bad-record", choices=("raise", "skip"), default="raise", help="invalid JSON, no field, wrong type, ..."
+    )
+    reading(
+        "--max-record-bytes",
+        type=int,
+        default=DEFAULT_MAX_RECORD_BYTES,
+        metavar="N",
+        help="the most bytes of a line or document; a longer one is a bad record",
     )
     reading("--empty", choices=("keep", "skip"), default="keep", help="what becomes of a text without a character")
     dedup = parser.add_argument_group("duplicates").add_argument
@@ -104,27 +113,53 @@ def parse_options(argv: Sequence[str] | None = None) -> PretokenizeOptions:
     Raises:
         ConfigError: a value that cannot work.
     """
-    return _options(vars(build_parser().parse_args(argv)))
+    return _options(_given(argv))[0]
 
 
-def _options(arguments: dict[str, Any]) -> PretokenizeOptions:
-    values = {key: value for key, value in arguments.items() if key not in {"verify", "ray"}}
-    values["inputs"] = tuple(values["inputs"])
-    if arguments["ray"] is not None:
-        if values["rank"] is not None or values["step"] != "encode":
-            raise ConfigError("--ray does every rank and every step: leave --rank and --step out.")
-        values["rank"], values["world_size"] = 0, 1  # each task has its own
-    elif (values["rank"] is None) != (values["world_size"] is None):
+_NOT_GIVEN = object()
+_COMMAND_ALONE = ("verify", "ray")  # what is not of `PretokenizeOptions`
+
+
+def _given(argv: Sequence[str] | None) -> dict[str, Any]:
+    """What was given by hand, and nothing else; defaults are those of `PretokenizeOptions`."""
+    parser = build_parser()
+    names = [action.dest for action in parser._actions if action.dest != "help"]
+    unset: dict[str, Any] = dict.fromkeys(names, _NOT_GIVEN) | {"inputs": []}
+    values = vars(parser.parse_args(argv, argparse.Namespace(**unset)))
+    return {name: value for name, value in values.items() if value is not _NOT_GIVEN and value != []}
+
+
+def _options(given: dict[str, Any]) -> tuple[PretokenizeOptions, Place | None]:
+    """The options, and where in the environment this rank's place was found, if it was needed."""
+    values = {name: value for name, value in given.items() if name not in _COMMAND_ALONE}
+    place: Place | None = None
+    if "ray" in given:
+        if {"rank", "step"} & set(given):
+            raise ConfigError("--ray does every rank and every step: omit --rank and --step.")
+        values["world_size"] = 1  # each task has its own
+    elif ("rank" in given) != ("world_size" in given):
         raise ConfigError("--rank and --world-size go together: give both, or neither.")
-    elif values["rank"] is None:
-        values["rank"], values["world_size"] = ranks_from_environment(os.environ) or (0, 1)
+    elif "rank" not in given and (place := place_from_environment(os.environ)) is not None:
+        values |= {"rank": place.rank, "world_size": place.world_size}
+    if "inputs" in given:
+        values["inputs"] = tuple(given["inputs"])
+    if "storage_options" in given:
+        values["storage_options"] = _json_object(given["storage_options"])
+    options = PretokenizeOptions(**values)
+    options.refuse_unused(given)
+    if "verify" in given and options.world_size > 1 and options.step != "finish":
+        raise ConfigError("--verify reads the complete set: give it with --step finish.")
+    return options, place
+
+
+def _json_object(text: str) -> dict[str, object]:
     try:
-        values["storage_options"] = json.loads(values["storage_options"])
+        value = json.loads(text)
     except ValueError as exc:
-        raise ConfigError(f"--storage-options is not valid JSON ({exc}): {values['storage_options']!r}.") from exc
-    if not isinstance(values["storage_options"], dict):
-        raise ConfigError(f"--storage-options must be a JSON object, got {values['storage_options']!r}.")
-    return PretokenizeOptions(**values)
+        raise ConfigError(f"--storage-options is not valid JSON ({exc}): {text!r}.") from exc
+    if not isinstance(value, dict):
+        raise ConfigError(f"--storage-options must be a JSON object, got {text!r}.")
+    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,30 +168,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM.
     """
-    values = vars(build_parser().parse_args(argv))
     try:
-        with sigterm_as_interrupt(), warnings_as_lines("pretokenize"):
-            options = _options(values)
+        with signals_as_interrupts(), warnings_as_lines("pretokenize"):
+            given = _given(argv)
+            options, place = _options(given)
             with reporting() as progress:
-                if values["ray"] is not None:
-                    shards = values["world_size"]
-                    summary: Summary | StepDone = pretokenize_on_ray(options, address=values["ray"], shards=shards)
+                if "ray" in given:
+                    shards = given.get("world_size")
+                    summary: Summary | StepDone = pretokenize_on_ray(options, address=given["ray"], shards=shards)
                 elif options.world_size > 1:
                     summary = pretokenize_rank(options, progress=progress)
                 else:
                     summary = pretokenize(options, progress=progress)
-            print(summary.describe())
-            if values["verify"] and isinstance(summary, Summary):
+            print(as_arguments(summary.describe()) + (f" {place.origin}" if place is not None else ""))
+            if "verify" in given and isinstance(summary, Summary):
                 tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token)
                 print(verify_set(options.output, tokenizer, storage_options=options.storage_options).describe())
     except ParquetLoaderError as exc:
-        print(f"pretokenize: error: {exc}", file=sys.stderr)
+        print(f"pretokenize: error: {as_arguments(str(exc))}", file=sys.stderr)
         return _EXIT_ERROR
     except KeyboardInterrupt as exc:
         number = exc.args[0] if exc.args else signal.SIGINT
-        print("pretokenize: interrupted; the same command goes on from the last finished file", file=sys.stderr)
+        print("pretokenize: interrupted; rerun the same command to resume from the last finished file", file=sys.stderr)
         return _EXIT_SIGNAL + int(number)
     return 0
+
+
+def command() -> NoReturn:
+    """Run the command as a process of its own, and end that process."""
+    status = main()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # all is said and done
+    if status:
+        # A thread may still be within a read or an encode that takes minutes, and there is nothing to wait for.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 @contextmanager
@@ -169,9 +217,10 @@ def warnings_as_lines(program: str) -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
             if issubclass(category, PretokenizeWarning):
-                if str(message) not in said:
-                    print(f"{program}: warning: {message}", file=sys.stderr)
-                said.add(str(message))
+                line = as_arguments(str(message))
+                if line not in said:
+                    print(f"{program}: warning: {line}", file=sys.stderr)
+                said.add(line)
             else:
                 former(message, category, *details, **more)
 
@@ -180,7 +229,7 @@ def warnings_as_lines(program: str) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
+def signals_as_interrupts() -> Iterator[None]:
     """Schedulers end a job with SIGTERM; what Ctrl-C cleans up is then cleaned up as well."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -189,8 +238,10 @@ def sigterm_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    former = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    former = [(number, signal.signal(number, interrupt)) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for number, handler in former:
+            signal.signal(number, handler)

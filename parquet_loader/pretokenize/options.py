@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, cast, get_args
 
 from ..errors import ConfigError
 from .select.dedup import HashName, check_hash_name
 from .select.selection import OnBadRecord, OnEmpty
-from .sources.base import Source
+from .sources.base import DEFAULT_MAX_RECORD_BYTES, Source
 from .sources.files import TextUnit
-from .sources.registry import PRESETS, SourceOptions, open_source
+from .sources.registry import PRESETS, SOURCE_OPTIONS, SourceOptions, open_source, sources_using
 from .tokenizers.base import EngineName
 from .write.writer import MAX_ROW_GROUP_TOKENS
 
@@ -50,7 +50,8 @@ class PretokenizeOptions:
         tokenizer: a ``tokenizer.json``, a folder that holds one, or a name on the Hugging Face Hub; see
             `load_tokenizer` for others.
         source: a name of `source_names`, or ``"package.module:factory"``.
-        preset: one of `PRESETS`, which stands for source, data set, configuration, split and column.
+        preset: one of `PRESETS`, which stands for source, data set, configuration, split and column; of these, a
+            configuration, split or column that is given beside it wins.
         dataset: for the source ``"hf"``: the data set's name.
         config: its configuration.
         split: its split.
@@ -63,6 +64,8 @@ class PretokenizeOptions:
         file_tokens: tokens of a file, about.
         max_docs: stop after so many documents; None for all.
         on_bad_record: whether a record that is not what it should be ends the run, or is counted and left out.
+        max_record_bytes: the most bytes of one record, a line or a document; a longer one is bad. No part of what a
+            run is known by: it may be raised before a run is resumed.
         empty: whether a text without a character is an empty document, or left out.
         dedup: leave out texts that were there before, white space aside.
         hash: what tells them.
@@ -95,6 +98,7 @@ class PretokenizeOptions:
     file_tokens: int = DEFAULT_FILE_TOKENS
     max_docs: int | None = None
     on_bad_record: OnBadRecord = "raise"
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
     empty: OnEmpty = "keep"
     dedup: bool = False
     hash: HashName = "sha256"
@@ -112,8 +116,9 @@ class PretokenizeOptions:
     def __post_init__(self) -> None:
         if isinstance(cast("object", self.inputs), str):
             raise ConfigError(f"inputs must be a sequence of paths, got {self.inputs!r}.")
+        self.refuse_unused([name for name, default in _DEFAULTS.items() if getattr(self, name) != default])
         if self.source == "files" and self.preset is None and not self.inputs:
-            raise ConfigError("inputs must be at least one path (--input), unless --source or --preset says otherwise.")
+            raise ConfigError("inputs must be at least one path, unless source or preset says otherwise.")
         if not self.output or not all(self.inputs):
             raise ConfigError(f"inputs {self.inputs!r} and output {self.output!r} must not be empty strings.")
         for name, value, allowed in (
@@ -128,14 +133,11 @@ class PretokenizeOptions:
                 choice = ", ".join(repr(each) for each in allowed if each is not None)
                 raise ConfigError(f"{name} must be one of {choice}, got {value!r}.")
         check_hash_name(self.hash)
-        if self.preset is not None and (self.inputs or self.dataset is not None or self.source not in ("files", "hf")):
-            raise ConfigError(f"preset {self.preset!r} names the source and the data set: give no others beside it.")
-        if self.seen_hashes is not None and not self.dedup:
-            raise ConfigError("seen_hashes (--seen-hashes) is for dedup (--dedup): give both.")
         if self.write_seen_hashes and self.seen_hashes is None:
-            raise ConfigError("write_seen_hashes (--write-seen-hashes) needs seen_hashes (--seen-hashes PATH).")
+            raise ConfigError("write_seen_hashes=True needs seen_hashes, the file to write them to.")
         for name, number, least in (
             ("batch_bytes", self.batch_bytes, 1),
+            ("max_record_bytes", self.max_record_bytes, 1),
             ("max_docs", 1 if self.max_docs is None else self.max_docs, 1),
             ("workers", self.workers, 0),
             ("rank", self.rank, 0),
@@ -146,31 +148,56 @@ class PretokenizeOptions:
         if self.rank >= self.world_size:
             raise ConfigError(f"rank must be below world_size, got {self.rank} of {self.world_size}.")
         if self.world_size > 1 and (self.max_docs is not None or self.write_seen_hashes):
-            raise ConfigError("--max-docs and --write-seen-hashes are for one rank alone.")
+            raise ConfigError("max_docs and write_seen_hashes are for one rank alone.")
         if self.world_size == 1 and self.step != "encode":
-            raise ConfigError(f"the step {self.step!r} is for several ranks: say which, and how many (--world-size).")
+            raise ConfigError(f"step={self.step!r} is for several ranks: give world_size.")
         check_sizes(self.row_group_tokens, self.file_tokens)
+
+    def refuse_unused(self, given: Collection[str]) -> None:
+        """Refuse options that nothing would look at.
+
+        Args:
+            given: names of the options that were given. Without them, those that are not what they are by default.
+
+        Raises:
+            ConfigError: an option is not for this source, or not without another that is not given.
+        """
+        others = {"inputs", "dataset", *(("source",) if self.source != "hf" else ())} & set(given)
+        if self.preset is not None and others:
+            raise ConfigError(
+                f"preset={self.preset!r} names the source and the data set: omit "
+                f"{' and '.join(f'{name}={_shown(getattr(self, name))}' for name in sorted(others))}."
+            )
+        source = self.source if self.preset is None else "hf"
+        for name in SOURCE_OPTIONS:
+            if name in given and source not in (known := sources_using(name, source)):
+                raise ConfigError(
+                    f"{name}={_shown(getattr(self, name))} is not used by source={source!r}, only by "
+                    f"{', '.join(map(repr, known))}: omit it, or give another source."
+                )
+        for name in ("hash", "seen_hashes"):
+            if name in given and not self.dedup:
+                raise ConfigError(f"{name}={getattr(self, name)!r} needs dedup=True: give both, or omit it.")
+        urls = [each for each in (*self.inputs, self.output, self.seen_hashes or "") if "://" in each]
+        if self.storage_options and not urls and source not in sources_using("storage_options", source):
+            raise ConfigError("storage_options are for URLs, and every path is local: omit them.")
 
     def open_source(self) -> Source:
         """The source that these options name."""
-        if self.preset is not None:
-            preset = PRESETS[self.preset]
-            values = SourceOptions(
-                text_column=preset.text_column,
-                dataset=preset.dataset,
-                config=preset.config,
-                split=preset.split,
-                revision=self.revision,
-            )
-            return open_source("hf", values)
-        values = SourceOptions(
-            inputs=self.inputs,
-            text_column=self.text_column,
-            text_unit=self.text_unit,
-            storage_options=self.storage_options,
-            dataset=self.dataset,
-            config=self.config,
-            split=self.split,
-            revision=self.revision,
+        preset = None if self.preset is None else PRESETS[self.preset]
+        values = {name: getattr(self, name) for name in SOURCE_OPTIONS}
+        if preset is not None:
+            values |= {"dataset": preset.dataset}
+            values |= {name: getattr(preset, name) for name in _PRESET_OPTIONS if values[name] == _DEFAULTS[name]}
+        return open_source(
+            self.source if preset is None else "hf",
+            SourceOptions(**values, storage_options=self.storage_options, max_record_bytes=self.max_record_bytes),
         )
-        return open_source(self.source, values)
+
+
+_PRESET_OPTIONS = ("config", "split", "text_column")
+_DEFAULTS = {each.name: each.default for each in fields(PretokenizeOptions) if each.default is not MISSING}
+
+
+def _shown(value: object) -> str:
+    return repr(value[0] if isinstance(value, tuple) and value else value)

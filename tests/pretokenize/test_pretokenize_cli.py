@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import pty
@@ -127,7 +128,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_only(
         (["--input", "good.jsonl", "--tokenizer", "./none"], "there is no file or folder './none'"),
         (["--input", "good.jsonl", "--output", "full"], "is not empty"),
         (["--input", "good.jsonl", "--append-eos", "--eos-token", "<x>"], "--eos-token '<x>' is no token"),
-        (["--input", "good.jsonl", "--row-group-tokens", "0"], "row_group_tokens must be at least 1"),
+        (["--input", "good.jsonl", "--row-group-tokens", "0"], "--row-group-tokens must be at least 1"),
         (["--input", "good.jsonl", "--storage-options", "{"], "--storage-options is not valid JSON"),
         (["--input", "good.jsonl", "--storage-options", "1"], "--storage-options must be a JSON object"),
     ],
@@ -175,13 +176,13 @@ def test_arguments_that_are_missing_are_told(run_tool: RunTool) -> None:
 
 def test_every_option_reaches_its_place() -> None:
     arguments = (
-        "--input a b --input c --output o --tokenizer t --text-column body --text-unit file --append-eos "
+        "--input a b --input c --output memory://o --tokenizer t --text-column body --text-unit file --append-eos "
         "--eos-token <e> --row-group-tokens 1_000 --file-tokens 2000 --max-docs 3 --overwrite --batch-bytes 4 "
-        "--storage-options"
+        "--max-record-bytes 5 --storage-options"
     )
     assert parse_options([*arguments.split(), '{"anon": true}']) == PretokenizeOptions(
         inputs=("a", "b", "c"),
-        output="o",
+        output="memory://o",
         tokenizer="t",
         text_column="body",
         text_unit="file",
@@ -192,10 +193,53 @@ def test_every_option_reaches_its_place() -> None:
         max_docs=3,
         overwrite=True,
         batch_bytes=4,
+        max_record_bytes=5,
         storage_options={"anon": True},
     )
     required = ["--input", "a", "--output", "o", "--tokenizer", "t"]
     assert parse_options(required) == PretokenizeOptions(inputs=("a",), output="o", tokenizer="t")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--input a --dataset x", "--dataset x is not used by --source files, only by 'hf'"),
+        ("--input a --config de", "--config de is not used by --source files"),
+        ("--input a --split train", "--split train is not used by --source files"),
+        ("--input a --revision main", "--revision main is not used by --source files"),
+        ("--input a --source text --text-column x", "--text-column x is not used by --source text"),
+        ("--input a --source csv --text-unit line", "--text-unit line is not used by --source csv"),
+        ("--source hf --dataset x --input a", "--input a is not used by --source hf"),
+        ("--source hf --dataset x --text-unit file", "--text-unit file is not used by --source hf"),
+        ("--preset c4 --text-unit file", "--text-unit file is not used by --source hf"),
+        ("--preset c4 --dataset x", "--preset c4 names the source and the data set: omit --dataset x."),
+        ("--preset c4 --source files", "--preset c4 names the source and the data set: omit --source files."),
+        ("--input a --hash sha256", "--hash sha256 needs --dedup"),
+        ("--input a --seen-hashes s", "--seen-hashes s needs --dedup"),
+        ("--input a --dedup --write-seen-hashes", "--write-seen-hashes needs --seen-hashes"),
+        ("""--input a --storage-options {"anon":true}""", "--storage-options are for URLs, and every path is local"),
+        ("--input a --rank 0 --world-size 2 --verify", "--verify reads the complete set: give it with --step finish"),
+        ("--input a --ray --rank 0", "--ray does every rank and every step"),
+        ("--input a --ray --world-size 1", "--world-size must be at least 2"),
+        ("--input a --max-record-bytes 0", "--max-record-bytes must be at least 1"),
+        ("--input a.txt --text-column x", "--text-column x is not used: the 1 files to read"),
+        ("--input a.jsonl --text-unit file", "--text-unit file is not used: the 1 files to read"),
+    ],
+)
+def test_an_option_that_nothing_would_look_at_is_refused_by_its_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    message: str,
+) -> None:
+    (tmp_path / "a.txt").write_text("x\n")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--output", "o", "--tokenizer", "bytes", *arguments.split()]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
 
 
 def test_options_that_cannot_work_are_refused() -> None:
@@ -213,9 +257,76 @@ def test_an_interrupted_run_ends_cleanly_and_shows_nothing_of_the_set(
     process = start_and_wait_for_staged_files(long_run, tmp_path, tool_env)
     process.send_signal(number)
     output, errors = process.communicate(timeout=240)
-    message = "pretokenize: interrupted; the same command goes on from the last finished file\n"
+    message = "pretokenize: interrupted; rerun the same command to resume from the last finished file\n"
     assert (process.returncode, output, errors) == (status, "", message)
     assert {name.split("/")[0] for name in names_in(tmp_path / "out")} == {"_staging-run"}
+
+
+@pytest.mark.parametrize("signals", ["SIGINT", "SIGTERM"])
+def test_a_run_that_finds_nothing_but_blank_lines_can_be_ended(
+    command: list[str], tmp_path: Path, tool_env: dict[str, str], signals: str
+) -> None:
+    # Reading all of them takes minutes, more than the process is given to end.
+    (tmp_path / "blank.txt.gz").write_bytes(b"".join([gzip.compress(b"\n" * 10_000_000)] * 30))
+    with subprocess.Popen(
+        [*command, "--input", "blank.txt.gz", "--output", "out", "--tokenizer", "bytes"],
+        cwd=tmp_path,
+        env=tool_env,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not list((tmp_path / "out").glob("_staging-*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.Signals[signals])
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.Signals[signals]
+    assert errors.startswith("pretokenize: interrupted;")
+    assert errors.count("\n") == 1
+
+
+# Stops where a module is imported, and tells; Python imports a sitecustomize by itself.
+STOP_AT_IMPORT = """
+import importlib.abc, os, sys, time
+
+class Stop(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "pyarrow" and (sys.argv[0] == "-c") == (os.environ["STOP_IN"] == "worker"):
+            with open("told", "wb") as told:
+                told.write(b"importing")
+            time.sleep(60)
+
+sys.meta_path.insert(0, Stop())
+"""
+
+
+@pytest.mark.parametrize("where", ["script", "module", "index", "worker"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(
+    command: list[str], tmp_path: Path, tokenizer_folder: Path, tool_env: dict[str, str], where: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STOP_AT_IMPORT)
+    (tmp_path / "a.txt").write_text("x\n" * 1000)
+    os.mkfifo(tmp_path / "told")
+    arguments = ["--input", "a.txt", "--output", "out", "--tokenizer", str(tokenizer_folder), "--workers", "1"]
+    module = [sys.executable, "-m", "parquet_loader.pretokenize", *arguments]
+    index = [sys.executable, "-m", "parquet_loader", "index", "a", "--output", "b"]
+    process = subprocess.Popen(
+        {"module": module, "index": index}.get(where, [*command, *arguments]),
+        cwd=tmp_path,
+        env=tool_env | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tool_env['PYTHONPATH']}", "STOP_IN": where},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert (tmp_path / "told").read_bytes() == b"importing"
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("before", ["nothing", "a set"])

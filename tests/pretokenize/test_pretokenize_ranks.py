@@ -23,7 +23,7 @@ from parquet_loader.pretokenize import (
     register_source,
 )
 from parquet_loader.pretokenize.cli import main
-from parquet_loader.pretokenize.run.ranks import ranks_from_environment
+from parquet_loader.pretokenize.run.ranks import Place, place_from_environment
 from parquet_loader.pretokenize.sources.files import FileSource
 from parquet_loader.pretokenize.sources.find import InputFile
 from parquet_loader.pretokenize.write.folder import OutputFolder
@@ -86,7 +86,7 @@ def test_all_documents_come_once_and_in_order(
         pretokenize_rank(options(0, world_size, "drops", dedup=True))
     for rank in ranks:
         done = pretokenize_rank(options(rank, world_size, dedup=dedup))
-        assert done.describe().startswith(f"Rank {rank} of {world_size} is whole")
+        assert done.describe().startswith(f"Rank {rank} of {world_size} is complete")
         assert not list((tmp_path / "out").glob("*.parquet"))
     summary = pretokenize_rank(options(0, world_size, "finish", dedup=dedup))
     assert isinstance(summary, Summary)
@@ -135,11 +135,11 @@ def test_a_rank_that_was_stopped_goes_on(
         pretokenize_rank(options(rank, 2, "hash", dedup=True))
     pretokenize_rank(options(0, 2, "drops", dedup=True))
     pretokenize_rank(options(0, 2, dedup=True))
-    with pytest.raises(ConfigError, match="rank 1 of 2 is not whole"):
+    with pytest.raises(ConfigError, match="rank 1 is not complete, of 2"):
         pretokenize_rank(options(0, 2, "finish", dedup=True))
     with pytest.raises(Stopped):
         pretokenize_rank(options(1, 2, dedup=True), progress=stop)
-    with pytest.raises(ConfigError, match="rank 1 of 2 is not whole"):
+    with pytest.raises(ConfigError, match="rank 1 is not complete, of 2"):
         pretokenize_rank(options(1, 2, "finish", dedup=True))
     pretokenize_rank(options(1, 2, dedup=True))
     pretokenize_rank(options(1, 2, "finish", dedup=True))
@@ -153,7 +153,7 @@ def test_ranks_of_other_options_or_inputs_do_not_mix(
     pretokenize_rank(options(1, 2, empty="skip"))
     with pytest.raises(ConfigError, match="rank 1 is of other inputs or options: empty: was 'skip', is 'keep'"):
         pretokenize_rank(options(0, 2, "finish"))
-    with pytest.raises(ConfigError, match="run --step drops first"):
+    with pytest.raises(ConfigError, match="run step='drops' first"):
         pretokenize_rank(options(1, 2, dedup=True, overwrite=True))
 
 
@@ -197,20 +197,62 @@ def test_every_file_is_of_one_rank_and_in_order(sizes: list[int], world_size: in
     assert sum((source.shard(rank, world_size).files for rank in range(world_size)), ()) == files
 
 
+def array_task(task: int, first: int, last: int, step: int, count: int) -> dict[str, str]:
+    values = {"ID": task, "MIN": first, "MAX": last, "STEP": step, "COUNT": count}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
+
+
+def slurm_step(rank: int, tasks: int) -> dict[str, str]:
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
+
+
+def torchrun(rank: int, world_size: int) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
         ({}, None),
-        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (1, 4)),
-        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "5"}, (3, 5)),
-        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "5"}, (2, 5)),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
-        ({"JOB_COMPLETION_INDEX": "1", "JOB_COMPLETIONS": "3"}, (1, 3)),
+        (torchrun(1, 4), (1, 4)),
         ({"RANK": "1"}, None),
+        (slurm_step(1, 2), (1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),  # a batch script's own, without srun
+        (torchrun(5, 8) | slurm_step(1, 2), (5, 8)),  # srun begins torchrun once on each of two nodes
+        (torchrun(1, 2) | slurm_step(1, 2), (1, 2)),
+        (array_task(3, 0, 4, 1, 5), (3, 5)),
+        (array_task(3, 1, 5, 1, 5), (2, 5)),
+        (array_task(10, 0, 10, 2, 6), (5, 6)),
+        (array_task(7, 3, 7, 4, 2), (1, 2)),
+        (array_task(7, 7, 7, 1, 1), None),
+        (array_task(3, 1, 5, 1, 5) | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (2, 5)),
+        (array_task(3, 1, 5, 1, 5) | slurm_step(0, 1), (2, 5)),
+        ({"JOB_COMPLETION_INDEX": "1", "JOB_COMPLETIONS": "3"}, (1, 3)),
     ],
 )
 def test_ranks_are_told_by_launchers(environment: dict[str, str], expected: tuple[int, int] | None) -> None:
-    assert ranks_from_environment(environment) == expected
+    if expected is None:
+        assert place_from_environment(environment) is None
+    else:
+        assert place_from_environment(environment) == Place(rank=expected[0], world_size=expected[1])
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (torchrun(1, 4) | {"RANK": "one"}, "RANK=one and WORLD_SIZE=4 are no numbers"),
+        (torchrun(4, 4), "RANK=4 and WORLD_SIZE=4: a rank must be from 0 to 3"),
+        (torchrun(1, 2) | slurm_step(5, 8), "rank 1 of 2, as RANK=1 .* and rank 5 of 8, as SLURM_PROCID=5 "),
+        (torchrun(1, 2) | array_task(3, 0, 4, 1, 5), "rank 1 of 2, as RANK=1 .* rank 3 of 5, as SLURM_ARRAY_TASK_ID=3"),
+        (slurm_step(1, 2) | array_task(3, 0, 4, 1, 5), "rank 1 of 2, as SLURM_PROCID=1 .* rank 3 of 5"),
+        (array_task(5, 1, 11, 1, 5), "SLURM_ARRAY_TASK_ID=5 .* ids from 1 to 11: they are not evenly spaced"),
+        ({"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETION_INDEX=1 .* JOB_COMPLETIONS does not say"),
+        ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_ID=1 .* SLURM_ARRAY_TASK_COUNT does not say"),
+    ],
+)
+def test_launchers_that_do_not_tell_a_rank_are_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        place_from_environment(environment)
 
 
 def test_the_command_takes_ranks_from_arguments_or_the_environment(
@@ -221,7 +263,11 @@ def test_the_command_takes_ranks_from_arguments_or_the_environment(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(arguments) == 0
-    assert "Rank 1 of 2 is whole" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Rank 0 of 2 is complete" in told
+    assert "Rank 1 is not complete yet; once all are, --step finish publishes the set." in told
+    assert "Rank 1 of 2 is complete" in told
+    assert "So are all others: run --step finish to publish the set. RANK=1 and WORLD_SIZE=2 say so." in told
     assert main([*arguments, "--step", "finish", "--verify"]) == 0
     out = capsys.readouterr().out
     assert f"Wrote {sum(map(len, inputs)):,} documents" in out
@@ -321,13 +367,13 @@ def test_duplicates_are_those_of_the_seen_hashes_that_are_given(
     for rank in range(2):
         pretokenize_rank(options(rank, 2, "hash", dedup=True))
     pretokenize_rank(options(0, 2, "drops", dedup=True))
-    with pytest.raises(DataError, match=r"other inputs, options or --seen-hashes\. Run --step drops again"):
+    with pytest.raises(DataError, match=r"other inputs, options or seen_hashes\. Run step='drops' again"):
         pretokenize_rank(options(0, 2, dedup=True, seen_hashes=seen))
     pretokenize_rank(options(0, 2, "drops", dedup=True, seen_hashes=seen))
     pretokenize(
         options(output=str(tmp_path / "second"), max_docs=90, dedup=True, seen_hashes=seen, write_seen_hashes=True)
     )
-    with pytest.raises(DataError, match="Run --step drops again"):  # the file has grown
+    with pytest.raises(DataError, match="Run step='drops' again"):  # the file has grown
         pretokenize_rank(options(0, 2, dedup=True, seen_hashes=seen))
     pretokenize_rank(options(0, 2, "drops", dedup=True, seen_hashes=seen))
     for rank in range(2):
@@ -346,8 +392,8 @@ def test_hashing_for_a_set_that_is_whole_or_of_others_leaves_it_alone(
     there = sorted((tmp_path / "out").iterdir())
     for step in ("hash", "drops"):
         assert "already" in pretokenize_rank(options(0, 2, step, dedup=True)).describe()
-        with pytest.raises(ConfigError, match="of other inputs or another --world-size"):
+        with pytest.raises(ConfigError, match="of other inputs or another world_size"):
             pretokenize_rank(options(0, 3, step, dedup=True))
-        with pytest.raises(ConfigError, match=f"--step {step} is for --dedup alone"):
+        with pytest.raises(ConfigError, match=f"step={step!r} is for dedup=True alone"):
             pretokenize_rank(options(0, 2, step))
     assert sorted((tmp_path / "out").iterdir()) == there

@@ -66,8 +66,11 @@ def texts_of(records: Iterator[Record | BadRecord]) -> list[str]:
 NAMES = ["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.csv", "a.csv.gz", "a.parquet"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("unit", ["line", "paragraph", "file"])
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [(name, "line") for name in NAMES]
+    + [(name, unit) for name in NAMES if ".txt" in name for unit in ("paragraph", "file")],
+)
 def test_records_go_on_from_every_cursor(tmp_path: Path, name: str, unit: Any) -> None:
     write(tmp_path, name, TEXTS)
     write(tmp_path, "b." + name.split(".", 1)[1], ["second", "file"])
@@ -131,7 +134,10 @@ def test_a_fingerprint_tells_files_columns_and_units_apart(tmp_path: Path) -> No
     first = fingerprint()
     assert first == fingerprint()
     assert json.loads(json.dumps(first)) == first
-    assert first != fingerprint(text_column="x") != fingerprint(text_unit="file")
+    assert first != fingerprint(text_column="x")
+    touched = write(tmp_path, "b.txt", ["one"])
+    units = [fingerprint(inputs=(str(touched),), text_unit=unit) for unit in ("line", "file")]
+    assert units[0] != units[1]
     write(tmp_path, "a.jsonl", ["one", "two"])
     assert first != fingerprint()
 
@@ -144,7 +150,7 @@ BAD = {
         ["a.jsonl:2", "a.jsonl:3", "a.jsonl:4, column 'text'", "a.jsonl:5, column 'text'", "a.jsonl:6", "a.jsonl:7"],
     ),
     "a.txt": (b"a\n\xff\xfe\nb\n", ["a.txt:2"]),
-    "a.csv": (b'id,text\n1,a\n2\n3,"x\xff\ny"\n4,b\n', ["a.csv:3, column 'text'", "a.csv:4, column 'text'"]),
+    "a.csv": (b'id,text\n1,a\n2\n3,"x\xff\ny"\n4,b\n', ["a.csv:3", "a.csv:4, column 'text'"]),
 }
 
 
@@ -166,6 +172,22 @@ def test_bad_records_are_raised_or_skipped_and_listed(tmp_path: Path, name: str)
     assert [bytes(row) for row in rows] == [b"a", b"b"]
     with pytest.raises(ConfigError, match="on_bad_record: was 'skip'"):
         pretokenize(PretokenizeOptions(**values))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+def test_a_longer_text_than_allowed_is_bad_whatever_it_is_read_from_and_a_run_may_be_resumed_with_more(
+    tmp_path: Path, name: str
+) -> None:
+    path = write(tmp_path, name, ["short", "l" * 1000, "last"])
+    values: dict[str, Any] = {"inputs": (str(path),), "output": str(tmp_path / "out"), "tokenizer": "bytes"}
+    small: dict[str, Any] = {"row_group_tokens": 2, "file_tokens": 2}
+    with pytest.raises(DataError, match="raise max_record_bytes"):
+        pretokenize(PretokenizeOptions(**values, **small, max_record_bytes=500))
+    assert pretokenize(PretokenizeOptions(**values, **small)).manifest.documents == 3
+    values["output"] = str(tmp_path / "skipped")
+    if name != "a.csv":
+        manifest = pretokenize(PretokenizeOptions(**values, max_record_bytes=500, on_bad_record="skip")).manifest
+        assert (manifest.documents, manifest.skipped) == (2, Skipped(bad=1))
 
 
 def test_empty_texts_are_kept_or_skipped(tmp_path: Path) -> None:
@@ -259,6 +281,28 @@ def test_a_data_set_of_the_hub_is_streamed(
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
 
 
+def test_a_data_set_that_is_made_by_a_script_is_told_from_one_that_is_not_there(
+    tmp_path: Path, tool_env: dict[str, str], command: list[str]
+) -> None:
+    for name, cure in (
+        ("togethercomputer/RedPajama-Data-1T", "https://data.together.xyz/redpajama-data-1T/v1.0.0/urls.txt"),
+        ("some/set", "--revision refs/convert/parquet reads it"),
+    ):
+        files = {"README.md": b"", f"{name.split('/')[1]}.py": b"raise SystemExit\n", "urls.txt": b""}
+        arguments = ["--source", "hf", "--dataset", name] if name == "some/set" else ["--preset", "redpajama-arxiv"]
+        with serving(name, files) as endpoint:
+            done = run_against_hub(
+                [*command, *arguments, "--output", "out", "--tokenizer", "bytes"], endpoint, tmp_path, tool_env
+            )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"--dataset {name} (config " in done.stderr
+        assert "is made by a script, which datasets" in done.stderr
+        assert cure in done.stderr
+        assert "install 'datasets<4'" in done.stderr
+        assert "network" not in done.stderr
+        assert done.stderr.count("pretokenize: ") == 1
+
+
 def test_the_command_reads_the_hub_and_names_what_is_not_there(
     tmp_path: Path, tool_env: dict[str, str], hub_files: dict[str, bytes], command: list[str]
 ) -> None:
@@ -268,7 +312,7 @@ def test_the_command_reads_the_hub_and_names_what_is_not_there(
         assert done.stdout.startswith("Wrote 50 documents"), done.stderr
         done = run_against_hub([*command, "--config", "fr"], endpoint, tmp_path, tool_env)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "--dataset: 'some/set' (config 'fr', split 'train') cannot be opened" in done.stderr
+        assert "--dataset some/set (config 'fr', split 'train') cannot be opened" in done.stderr
 
 
 def test_presets_name_the_common_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -287,6 +331,30 @@ def test_presets_name_the_common_sets(monkeypatch: pytest.MonkeyPatch, tmp_path:
     configs = {names[1] for names in opened if names[0] == "togethercomputer/RedPajama-Data-1T"}
     assert configs == {"arxiv", "book", "common_crawl", "c4", "github", "stackexchange", "wikipedia"}
     assert {preset.text_column for preset in PRESETS.values()} == {"text"}
+
+
+def test_what_is_given_beside_a_preset_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[tuple[object, ...]] = []
+
+    def refuse(*names: object) -> tuple[object, None]:
+        opened.append(names)
+        return iter(()), None
+
+    monkeypatch.setattr("parquet_loader.pretokenize.sources.registry.open_hub_dataset", refuse)
+    values: dict[str, Any] = {"preset": "c4", "output": str(tmp_path), "tokenizer": "bytes"}
+    given = {"config": "de", "split": "validation", "revision": "v1", "text_column": "url"}
+    source = PretokenizeOptions(**values, **given).open_source()
+    assert opened == [("allenai/c4", "de", "validation", "v1")]
+    assert source.fingerprint()["text_column"] == "url"
+
+
+def test_a_source_of_ones_own_may_look_at_every_option_or_say_which(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"inputs": ("3",), "output": str(tmp_path), "tokenizer": "bytes", "split": "x"}
+    register_source("countdown", countdown)
+    assert PretokenizeOptions(source="countdown", **values).open_source().fingerprint() == {"start": 3}
+    register_source("countdown-alone", countdown, uses=("inputs",))
+    with pytest.raises(ConfigError, match="split='x' is not used by source='countdown-alone'"):
+        PretokenizeOptions(source="countdown-alone", **values)
 
 
 @pytest.mark.parametrize(

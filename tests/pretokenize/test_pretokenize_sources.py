@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -211,7 +213,163 @@ def test_a_damaged_compressed_file_is_an_error_and_never_a_shorter_text(
         read(path)
 
 
+@pytest.mark.parametrize("unit", ["line", "file"])
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst"])
+def test_a_compressed_file_without_a_byte_is_an_error_and_one_of_no_text_is_not(
+    tmp_path: Path, name: str, unit: TextUnit
+) -> None:
+    compress = gzip.compress if name.endswith("gz") else zstandard.compress
+    (tmp_path / name).write_bytes(compress(b""))
+    assert "".join(texts(tmp_path, unit=unit)) == ""
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=r"not a whole \.\w+ file \(it is empty\)"):
+        read(tmp_path, unit=unit)
+
+
+def test_a_zstd_file_that_grows_ten_thousandfold_is_read_in_little_memory(tmp_path: Path) -> None:
+    line = b"x" * 99 + b"\n"
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(line * 3_000_000))  # 300 MB in 30 KB
+    records = FileSource(files=find_files([str(tmp_path)]).files).records()
+    tracemalloc.start()
+    assert next(records)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000_000
+
+
+# --- records that are too long
+
+LONG = 5000
+
+
+def listed(folder: Path, most: int, unit: TextUnit = "line") -> list[str]:
+    """Texts, and where bad records are and what is wrong with them."""
+    source = FileSource(files=find_files([str(folder)]).files, max_record_bytes=most, text_unit=unit)
+    return [str(each.error) if isinstance(each, BadRecord) else each.text for each in source.records()]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a.txt", lambda text: text),
+        ("a.txt.gz", lambda text: text),
+        ("a.jsonl", lambda text: json.dumps({"text": text})),
+        ("a.jsonl.zst", lambda text: json.dumps({"text": text})),
+    ],
+)
+def test_a_line_of_more_bytes_than_allowed_is_bad_and_those_around_it_are_not(
+    tmp_path: Path, name: str, line: Callable[[str], str]
+) -> None:
+    longest = line("y" * LONG)
+    raw = "\n".join([line("a"), longest, line("z" * LONG * 1000), line("b")]).encode()
+    packed = {"gz": gzip.compress, "zst": zstandard.compress}.get(name.rsplit(".", 1)[1], lambda raw: raw)(raw)
+    (tmp_path / name).write_bytes(packed)
+    size = len(line("z" * LONG * 1000)) + 1
+    allowed = len(longest) + 1
+    assert listed(tmp_path, allowed) == [
+        "a",
+        "y" * LONG,
+        f"{tmp_path / name}:3: the line has {size:,} bytes, and max_record_bytes is {allowed:,}. "
+        "Correct or remove it, or raise max_record_bytes.",
+        "b",
+    ]
+    assert "max_record_bytes" in listed(tmp_path, allowed - 1)[1]
+
+
+def test_paragraphs_and_files_of_more_bytes_than_allowed_are_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n\n" + "three\n" * LONG + "\nfour\n")
+    one, bad, four = listed(tmp_path, 20, "paragraph")
+    assert (one, four) == ("one\ntwo", "four")
+    assert bad.startswith(f"{tmp_path}/a.txt:4: the paragraph has 24 bytes or more, and max_record_bytes is 20.")
+    [whole] = listed(tmp_path, 20, "file")
+    assert whole.startswith(f"{tmp_path}/a.txt: the file has {len((tmp_path / 'a.txt').read_bytes()):,} bytes, and ")
+
+
+def test_a_csv_row_of_more_bytes_than_allowed_ends_the_reading_since_nobody_knows_where_it_does(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,text\n1,a\n2,"open\n' + "3,lost\n" * LONG)
+    with pytest.raises(DataError, match=r"a\.csv:3: the row \(perhaps a quote is left open\) has 1,00\d bytes or more"):
+        listed(tmp_path, 1000)
+
+
+def test_memory_stays_within_what_a_record_may_take_while_a_longer_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "' + b"x" * 50_000_000 + b'"}\n{"text": "b"}\n', 1))
+    tracemalloc.start()
+    bad, text = listed(tmp_path, 1_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "a.jsonl.gz:1: the line has 50,000,013 bytes" in bad
+    assert text == "b"
+    assert peak < 20_000_000
+
+
+# --- CSV
+
+
+def test_every_row_that_an_open_quote_swallows_is_a_bad_record(tmp_path: Path) -> None:
+    rows = [f"{at},text {at}\n" for at in range(1000)]
+    rows[500] = '500,"text 500\n'
+    (tmp_path / "a.csv").write_text("id,text\n" + "".join(rows))
+    found = listed(tmp_path, 1 << 20)
+    assert found[:500] == [f"text {at}" for at in range(500)]
+    assert len(found) == 1000
+    assert found[500].startswith(
+        f"{tmp_path}/a.csv:502: not valid CSV (unexpected end of data). Correct or remove the row"
+    )
+    assert found[999] == f"{tmp_path}/a.csv:1001: lost with the row that begins on line 502, which is not valid CSV."
+
+
+def test_reading_goes_on_after_the_line_on_which_an_open_quote_is_noticed(tmp_path: Path) -> None:
+    rows = [f"{at},text {at}\n" for at in range(10)]
+    rows[3], rows[6] = '3,"open\n', '6,"quoted"\n'
+    (tmp_path / "a.csv").write_text("id,text\n" + "".join(rows))
+    found = listed(tmp_path, 1 << 20)
+    assert [each.startswith("text") for each in found] == [True] * 3 + [False] * 4 + [True] * 3
+
+
+def test_a_row_with_a_field_more_is_bad_and_its_text_is_not_cut_at_the_comma(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,one, two\n2,three\n")
+    bad, text = listed(tmp_path, 1000)
+    assert bad == f"{tmp_path}/a.csv:2: the row has 3 fields, and the header 2. Correct or remove the row."
+    assert text == "three"
+
+
+def test_a_csv_header_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\r1,a\r2,b\r")
+    with pytest.raises(DataError, match=r"a\.csv:1: not valid CSV \(new-line character"):
+        listed(tmp_path, 1000)
+
+
 # --- JSON lines
+
+
+def at_depth(frames: int, call: Callable[[], list[str]]) -> list[str]:
+    return at_depth(frames - 1, call) if frames else call()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("frames", [0, 500])
+def test_deep_json_is_bad_however_deep_the_stack_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool, frames: int
+) -> None:
+    if not fast:
+        monkeypatch.setattr(files, "orjson", None)
+
+    def line(depth: int) -> str:  # with brackets in the text, which count for nothing
+        return '{"text": "]]]\\"[[[", "x": ' + "[" * depth + "]" * depth + "}\n"
+
+    (tmp_path / "a.jsonl").write_text("".join(map(line, (255, 256, 1000, 100_000))))
+    found = at_depth(frames, lambda: listed(tmp_path, 1 << 20))
+    assert found[0] == ']]]"[[['
+    for number, each in enumerate(found[1:], 2):
+        assert each.startswith(f"{tmp_path}/a.jsonl:{number}: invalid JSON (nested more than 256 deep) in ")
+
+
+def test_many_brackets_beside_each_other_are_not_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"text": "[" * 1000, "x": [[{"y": []}]] * 1000}
+    (tmp_path / "a.jsonl").write_text(json.dumps(value) + "\n")
+    assert texts(tmp_path) == ["[" * 1000]
+    monkeypatch.setattr(files, "orjson", None)
+    assert texts(tmp_path) == ["[" * 1000]
 
 
 def test_json_lines_give_the_field_and_empty_lines_are_none(tmp_path: Path) -> None:
@@ -233,7 +391,7 @@ def test_the_text_may_be_in_another_field(tmp_path: Path, name: str) -> None:
         ("[" * 200_000, "invalid JSON"),
         ('["x"]', "a JSON array"),
         ('"x"', "a JSON string"),
-        ('{"body": "x", "id": 1}', "no such field; the line has 'body', 'id'. Name the field with --text-column"),
+        ('{"body": "x", "id": 1}', "no such field; the line has 'body', 'id'. Name the field with text_column"),
         ("{}", "no such field; the line has none"),
         ('{"text": 12}', "a string was expected, got number '12'"),
         ('{"text": null}', "a string was expected, got null 'null'"),

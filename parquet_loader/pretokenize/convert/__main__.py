@@ -2,6 +2,8 @@
 
 import sys
 
+from ...starting import take_over
 from .command import main
 
+take_over()
 sys.exit(main())

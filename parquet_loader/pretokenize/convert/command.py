@@ -20,7 +20,8 @@ import numpy as np
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PretokenizeWarning
 from ...storage.filesystems import is_local, storage_errors
-from ..cli import sigterm_as_interrupt, warnings_as_lines
+from ..cli import signals_as_interrupts, warnings_as_lines
+from ..names import as_arguments
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS, check_sizes
 from ..run.parts import Run, begin, publish
 from ..tokenizers.base import TokenBatch, TokenizerInfo
@@ -219,10 +220,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = vars(parser.parse_args(argv))
     reading = TokenizedOptions(column=values.pop("column"), dtype=values.pop("dtype"), eos_id=values.pop("eos_id"))
     try:
-        with sigterm_as_interrupt(), warnings_as_lines("convert"):
+        with signals_as_interrupts(), warnings_as_lines("convert"):
             manifest = convert(ConvertOptions(reading=reading, **cast("dict[str, object]", values)))  # type: ignore[arg-type]
     except ParquetLoaderError as exc:
-        print(f"convert: error: {exc}", file=sys.stderr)
+        print(f"convert: error: {as_arguments(str(exc))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as exc:
         print("convert: interrupted. Rerun the same command to resume.", file=sys.stderr)

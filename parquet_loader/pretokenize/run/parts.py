@@ -315,6 +315,7 @@ def write_parts(job: Job, journal: Journal) -> Journal:
     selection = Selection(
         on_bad_record=options.on_bad_record,
         empty=options.empty,
+        max_record_bytes=options.max_record_bytes,
         dedup=dedup,
         documents=journal.position.documents,
         skipped=journal.position.skipped,

@@ -19,8 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,7 @@ from .progress import Progress
 
 _PARTITIONS = 16
 _PIECE_DIGESTS = 1 << 20
+_LISTED_RANKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,27 +71,87 @@ class StepDone:
         return self.message
 
 
-def ranks_from_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which of how many ranks a process is.
+
+    Attributes:
+        rank: from 0.
+        world_size: how many there are.
+        origin: a sentence that says which environment variables said so.
+    """
+
+    rank: int
+    world_size: int
+    origin: str = field(default="", compare=False)
+
+
+# Processes of one job, the innermost launcher first. A batch script has SLURM_PROCID and SLURM_NTASKS as well, of tasks
+# that only srun would make; SLURM_STEP_NUM_TASKS is there in such tasks alone.
+_PROCESSES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+# Jobs of one set.
+_JOBS = (("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"), ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"))
+
+
+def place_from_environment(environment: Mapping[str, str]) -> Place | None:
     """Rank and world size as torchrun, SLURM and Kubernetes tell them, or None.
 
-    >>> ranks_from_environment({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"})
-    (2, 4)
+    >>> array = {"SLURM_ARRAY_TASK_ID": "10", "SLURM_ARRAY_TASK_COUNT": "6"}
+    >>> array |= {"SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "10", "SLURM_ARRAY_TASK_STEP": "2"}
+    >>> place_from_environment(array)
+    Place(rank=5, world_size=6, origin='SLURM_ARRAY_TASK_ID=10 and SLURM_ARRAY_TASK_COUNT=6 say so.')
+
+    Raises:
+        ConfigError: variables that contradict each other, are no numbers, or lack the number of ranks.
     """
-    for rank, size, first in (
-        ("RANK", "WORLD_SIZE", ""),
-        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-        ("SLURM_PROCID", "SLURM_NTASKS", ""),
-        ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", ""),
-    ):
-        if rank in environment and size in environment:
-            try:
-                return int(environment[rank]) - int(environment.get(first, "0")), int(environment[size])
-            except ValueError as exc:
+    for index, count in _JOBS:
+        if index in environment and count not in environment:
+            raise ConfigError(
+                f"{index}={environment[index]} makes this one job of several, and {count} does not say of how many: "
+                f"set it, or give rank and world_size=N."
+            )
+    processes, jobs = (
+        [_place(environment, *names) for names in group if all(name in environment for name in names)]
+        for group in (_PROCESSES, _JOBS)
+    )
+    places = [place for place in (*processes, *jobs) if place.world_size > 1]
+    if not places:
+        return None
+    first = places[0]
+    for other in places[1:]:
+        # torchrun counts the processes of all the tasks that SLURM has begun it in.
+        encloses = first in processes and other in processes and first.world_size % other.world_size == 0
+        if other != first and not encloses:
+            raise ConfigError(
+                f"this is rank {first.rank} of {first.world_size}, as {first.origin.removesuffix(' say so.')} say, and "
+                f"rank {other.rank} of {other.world_size}, as {other.origin.removesuffix(' say so.')} say. Give rank "
+                f"and world_size=N."
+            )
+    return first
+
+
+def _place(environment: Mapping[str, str], rank_name: str, size_name: str) -> Place:
+    said = f"{rank_name}={environment[rank_name]} and {size_name}={environment[size_name]}"
+    try:
+        rank, world_size = int(environment[rank_name]), int(environment[size_name])
+        if rank_name == "SLURM_ARRAY_TASK_ID":
+            first = int(environment.get("SLURM_ARRAY_TASK_MIN", "0"))
+            last = int(environment.get("SLURM_ARRAY_TASK_MAX", first + world_size - 1))
+            # For --array=0-10:2 the ids are 0, 2, ... 10. A list such as 1,5,9-11 has no step at all.
+            step = (last - first) // max(1, world_size - 1) or 1
+            rank, apart = divmod(rank - first, step)
+            if apart or first + (world_size - 1) * step != last:
                 raise ConfigError(
-                    f"{rank}={environment[rank]!r} and {size}={environment[size]!r} are no numbers. Give --rank and "
-                    f"--world-size."
-                ) from exc
-    return None
+                    f"{said}, with ids from {first} to {last}: they are not evenly spaced, so none tells its rank. "
+                    f"Give rank and world_size=N."
+                )
+    except ValueError as exc:
+        if isinstance(exc, ConfigError):
+            raise
+        raise ConfigError(f"{said} are no numbers. Give rank and world_size=N.") from exc
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"{said}: a rank must be from 0 to {world_size - 1}. Give rank and world_size=N.")
+    return Place(rank=rank, world_size=world_size, origin=f"{said} say so.")
 
 
 def pretokenize_rank(
@@ -111,9 +172,9 @@ def pretokenize_rank(
     output.refuse_inputs(source.files)
     if options.step in ("hash", "drops"):
         if not options.dedup:
-            raise ConfigError(f"--step {options.step} is for --dedup alone: give it, or go on with --step encode.")
+            raise ConfigError(f"step={options.step!r} is for dedup=True alone: give it, or go on with step='encode'.")
         if _is_whole(source, output, options):
-            return StepDone(message=f"The whole set is in {options.output} already.")
+            return StepDone(message=f"The complete set is in {options.output} already.")
         return _hash(source, options) if options.step == "hash" else _find_drops(source, options)
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
     seen_before = _seen_before(options)
@@ -164,8 +225,8 @@ def _is_whole(source: FileSource, output: OutputFolder, options: PretokenizeOpti
     whole = output.read_manifest() if MANIFEST_NAME in there else None
     if there and (whole is None or not is_own(whole.fingerprint)):
         raise ConfigError(
-            f"--output {output.name!r} is not empty: it holds {there[0]!r}, of other inputs or another --world-size. "
-            f"Choose another folder, or give --overwrite to replace it."
+            f"output={output.name!r} is not empty: it holds {there[0]!r}, of other inputs or another world_size. "
+            f"Choose another folder, or give overwrite=True to replace it."
         )
     return whole is not None
 
@@ -183,7 +244,7 @@ def _encode(
     with output.claimed():
         journal = begin(output, run_of(whole | {"rank": options.rank}, options, whole))
         if isinstance(journal, Manifest):
-            return StepDone(message=f"The whole set is in {options.output} already.")
+            return StepDone(message=f"The complete set is in {options.output} already.")
         if journal.phase == "writing":
             job = Job(
                 source=source.shard(options.rank, options.world_size),
@@ -197,9 +258,8 @@ def _encode(
             journal = write_parts(job, journal)
     tokens = sum(part.tokens for part in journal.parts)
     return StepDone(
-        message=f"Rank {options.rank} of {options.world_size} is whole: {journal.position.documents:,} documents, "
-        f"{tokens:,} tokens in {len(journal.parts):,} files.{journal.position.lost.describe()} When all ranks are, "
-        f"--step finish shows the set."
+        message=f"Rank {options.rank} of {options.world_size} is complete: {journal.position.documents:,} documents, "
+        f"{tokens:,} tokens in {len(journal.parts):,} files.{journal.position.lost.describe()} {_outstanding(options)}"
     )
 
 
@@ -217,6 +277,29 @@ def _finish(tokenizer: Tokenizer, options: PretokenizeOptions, whole: dict[str, 
         return publish(output, journal, encoding_of(tokenizer, options), staged_in="")
 
 
+def _complete_journal(folder: OutputFolder) -> Journal | None:
+    journal = folder.read_journal()
+    return None if journal is None or journal.phase == "writing" else journal
+
+
+def _outstanding(options: PretokenizeOptions) -> str:
+    """What is still to be done for the whole set, in a sentence."""
+    ranks = [rank for rank in range(options.world_size) if rank != options.rank]
+    missing = [rank for rank in ranks if _complete_journal(_rank_folder(options, rank)) is None]
+    if not missing:
+        return "So are all others: run step='finish' to publish the set."
+    return f"{_listed(missing).capitalize()} not complete yet; once all are, step='finish' publishes the set."
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """
+    >>> _listed([3]), _listed([0, 2])
+    ('rank 3 is', 'ranks 0, 2 are')
+    """
+    some = ", ".join(map(str, ranks[:_LISTED_RANKS])) + (", ..." if len(ranks) > _LISTED_RANKS else "")
+    return f"rank {some} is" if len(ranks) == 1 else f"ranks {some} are"
+
+
 def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
     """One journal of all ranks' journals.
 
@@ -224,12 +307,12 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
         ConfigError: a rank is not whole, or of other inputs or options.
     """
     journals: list[Journal] = []
-    missing: list[str] = []
+    missing: list[int] = []
     for rank in range(options.world_size):
         folder = _rank_folder(options, rank)
-        journal = folder.read_journal()
-        if journal is None or journal.phase == "writing":
-            missing.append(str(rank))
+        journal = _complete_journal(folder)
+        if journal is None:
+            missing.append(rank)
             continue
         changed = differences(journal.fingerprint, whole | {"rank": rank})
         if changed:
@@ -239,11 +322,11 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
         journals.append(replace(journal, parts=named))
     if missing:
         raise ConfigError(
-            f"rank {', '.join(missing)} of {options.world_size} is not whole. Run --step encode there to its end first."
+            f"{_listed(missing)} not complete, of {options.world_size}. Run step='encode' there to its end first."
         )
     parts = tuple(part for journal in journals for part in journal.parts)
     if not parts:
-        raise ConfigError("the input holds no text: not one token came of it. Check the input and --text-column.")
+        raise ConfigError("the input holds no text: not one token came of it. Check the input and text_column.")
     positions = [journal.position for journal in journals]
     position = replace(
         positions[-1],
@@ -275,13 +358,19 @@ def _drops_fingerprint(source: FileSource, options: PretokenizeOptions, seen_bef
 
 def _hash(source: FileSource, options: PretokenizeOptions) -> StepDone:
     digest = digest_function(options.hash)
-    selection = Selection(on_bad_record=options.on_bad_record, empty=options.empty, dedup=None, skipped=Skipped())
+    selection = Selection(
+        on_bad_record=options.on_bad_record,
+        empty=options.empty,
+        max_record_bytes=options.max_record_bytes,
+        dedup=None,
+        skipped=Skipped(),
+    )
     records = source.shard(options.rank, options.world_size).records()
     digests = b"".join([digest(each.record.text) for each in selection.documents(records)])
     _write_checked(_dedup_folder(options), f"hashes-{options.rank}", digests, _hash_fingerprint(source, options))
     return StepDone(
-        message=f"Rank {options.rank} of {options.world_size}: {len(digests) // 16:,} records hashed. When all ranks "
-        f"are, --step drops finds the duplicates."
+        message=f"Rank {options.rank} of {options.world_size}: {len(digests) // 16:,} records hashed. After all ranks' "
+        f"step='hash', step='drops' finds the duplicates."
     )
 
 
@@ -304,7 +393,7 @@ def _find_drops(source: FileSource, options: PretokenizeOptions) -> StepDone:
         content = len(drop).to_bytes(8, "little") + np.packbits(drop).tobytes()
         _write_checked(folder, f"drops-{rank}", content, drops_fingerprint)
     found, records = sum(int(each.sum()) for each in drops), sum(map(len, drops))
-    return StepDone(message=f"{found:,} of {records:,} records are duplicates. Now --step encode, on every rank.")
+    return StepDone(message=f"{found:,} of {records:,} records are duplicates. Now step='encode', on every rank.")
 
 
 def _partition_of(digests: Digests) -> npt.NDArray[np.uint64]:
@@ -327,8 +416,8 @@ def _read_checked(folder: OutputFolder, name: str, fingerprint: str, step: str) 
     try:
         raw = folder.read_staged(name)
     except StorageError as exc:
-        raise ConfigError(f"{name} is not there: run --step {step} first, and --step hash on every rank.") from exc
+        raise ConfigError(f"{name} is not there: run step={step!r} first, and step='hash' on every rank.") from exc
     if raw[:32] != bytes.fromhex(fingerprint):
-        again = "--step drops" if step == "drops" else "--step hash and --step drops"
-        raise DataError(f"of other inputs, options or --seen-hashes. Run {again} again.", path=name)
+        again = "step='drops'" if step == "drops" else "step='hash' and step='drops'"
+        raise DataError(f"of other inputs, options or seen_hashes. Run {again} again.", path=name)
     return raw[32:]

@@ -32,11 +32,13 @@ def pretokenize_on_ray(
     Raises:
         ConfigError: Ray is not installed or not reached, or what `pretokenize_rank` raises.
     """
+    if shards is not None and shards < 2:
+        raise ConfigError(f"with ray, world_size must be at least 2, got {shards}. Omit ray for one rank alone.")
     ray: Any = import_extra("ray", "ray")
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
     except Exception as exc:  # a cluster that is not there has many names
-        raise ConfigError(f"--ray {address}: the cluster is not to be reached ({exc}).") from exc
+        raise ConfigError(f"the Ray cluster {address!r} cannot be reached ({exc}). Check the address.") from exc
     try:
         count = shards or max(2, int(ray.cluster_resources().get("CPU", 2)))
         everywhere = replace(
@@ -45,7 +47,7 @@ def pretokenize_on_ray(
             output=_absolute(options.output),
             tokenizer=_absolute(options.tokenizer) if os.path.exists(options.tokenizer) else options.tokenizer,
             seen_hashes=None if options.seen_hashes is None else _absolute(options.seen_hashes),
-            world_size=max(2, count),
+            world_size=count,
         )
         # The encoder's threads are all the task's work, so a task is one CPU's.
         task = ray.remote(max_retries=_RETRIES, num_cpus=1)(pretokenize_rank)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DataError
-from ..sources.base import BadRecord, Record
+from ..sources.base import BadRecord, Record, too_long
 from ..write.manifest import MAX_LISTED_BAD_RECORDS, BadEntry, Skipped
 from .dedup import SeenHashes, as_digests
 from .ledger import Document
@@ -64,6 +64,7 @@ class Selection:
         *,
         on_bad_record: OnBadRecord,
         empty: OnEmpty,
+        max_record_bytes: int,
         dedup: Dedup | Drops | None,
         skipped: Skipped,
         documents: int = 0,
@@ -73,6 +74,7 @@ class Selection:
         self.bad_records = list(bad_records)
         self._on_bad_record = on_bad_record
         self._empty = empty
+        self._max_record_bytes = max_record_bytes
         self._dedup = dedup
         self._chosen = documents  # before the first record that it will be given
 
@@ -127,7 +129,9 @@ class Selection:
             except UnicodeEncodeError as exc:
                 self._bad(_half_pair(exc, record.origin))
                 continue
-            if not record.text and self._empty == "skip":
+            if text_bytes > self._max_record_bytes:
+                self._bad(too_long("the text", text_bytes, self._max_record_bytes, record.origin))
+            elif not record.text and self._empty == "skip":
                 self.skipped = replace(self.skipped, empty=self.skipped.empty + 1)
             else:
                 yield record, text_bytes

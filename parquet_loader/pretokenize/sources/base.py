@@ -19,6 +19,8 @@ from ...errors import DataError
 
 Cursor: TypeAlias = tuple[int, ...]
 
+DEFAULT_MAX_RECORD_BYTES = 64 << 20  # a hundred books in one; encoding takes some twenty times as much memory
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -41,11 +43,20 @@ class BadRecord:
 
     Attributes:
         error: what is wrong with it, and where it stands.
-        cursor: the position right after it.
+        cursor: the position right after it, or after all those that are bad together with it.
     """
 
     error: DataError
     cursor: Cursor
+
+
+def too_long(what: str, size_bytes: int, most: int, origin: str, *, at_least: bool = False) -> DataError:
+    """The error of a record that has more bytes than are allowed."""
+    return DataError(
+        f"{what} has {size_bytes:,} bytes{' or more' if at_least else ''}, and max_record_bytes is {most:,}. "
+        f"Correct or remove it, or raise max_record_bytes.",
+        path=origin,
+    )
 
 
 class Source(ABC):

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import IO, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +28,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DataError
 from ...storage.filesystems import storage_errors
-from .base import BadRecord, Cursor, Record, Source
+from .base import DEFAULT_MAX_RECORD_BYTES, BadRecord, Cursor, Record, Source, too_long
 from .compression import BUFFER_BYTES, opened
 from .find import InputFile
 
@@ -35,7 +38,10 @@ except ImportError:
     orjson = None  # type: ignore[assignment]
 TextUnit = Literal["line", "file", "paragraph"]
 
-_PARQUET_BATCH_ROWS = 64  # documents decoded at a time; small, because a document can be megabytes
+_PARQUET_BATCH_ROWS = 64  # documents decoded at a time; fewer where they are megabytes
+_PARQUET_BATCH_BYTES = 16 << 20
+_MAX_NESTING = 256  # of JSON; far below where a reader, or Python at whatever depth its stack is, would give up
+_JSON_SIGNS = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 _SHOWN_CHARACTERS = 60
 _COMPRESSED_SHARE = 4  # text shrinks to about a quarter; only estimates of the time that is left depend on it
 
@@ -50,12 +56,15 @@ class FileSource(Source):
             ``"parent.child"`` within an object or a struct.
         text_unit: what one record of a ``.txt`` is: a line, the whole file, or a paragraph, up to an empty line.
         skipped: names of files that were passed over when these were found, for the summary.
+        max_record_bytes: the most bytes that are held for one record, a line or a row of several; a longer one is bad.
+            A value of a Parquet file is not looked at here, since Parquet's pages are read whole in any case.
     """
 
     files: tuple[InputFile, ...]
     text_column: str = "text"
     text_unit: TextUnit = "line"
     skipped: tuple[str, ...] = ()
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
 
     def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
         """Every record of every file, in order."""
@@ -94,17 +103,33 @@ class FileSource(Source):
 
     def _records_of(self, at: int, position: int, lines: int) -> Iterator[Record | BadRecord]:
         file = self.files[at]
+        start = _Start(file, at, position, lines, self.max_record_bytes)
         if file.kind == "parquet":
             return _parquet_records(file, at, self.text_column, position)
         if file.kind == "json":
-            return _json_records(file, at, self.text_column, position, lines)
+            return _json_records(start, self.text_column)
         if file.kind == "csv":
-            return _csv_records(file, at, self.text_column, position, lines)
+            return _csv_records(start, self.text_column)
         if self.text_unit == "line":
-            return _line_records(file, at, position, lines)
+            return _line_records(start)
         if self.text_unit == "paragraph":
-            return _paragraph_records(file, at, position, lines)
-        return iter(()) if position else _whole_file_record(file, at)
+            return _paragraph_records(start)
+        return iter(()) if position else _whole_file_record(start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where in which file to begin, after so many lines, and the most bytes of a record."""
+
+    file: InputFile
+    at: int
+    offset: int
+    number: int
+    most: int
+
+    def opened(self) -> AbstractContextManager[IO[bytes]]:
+        file = self.file
+        return opened(file.filesystem, file.path, file.name, file.compression, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +139,31 @@ class _Line:
     cursor: Cursor
 
 
-def _lines(file: InputFile, at: int, offset: int, number: int) -> Iterator[_Line | BadRecord]:
+def _raw_lines(stream: IO[bytes], most: int) -> Iterator[bytes]:
+    """Lines with their ends, of which one of more than so many bytes is cut one byte behind them."""
+    return iter(partial(stream.readline, most + 1), b"")
+
+
+def _pass_over_line(stream: IO[bytes], raw: bytes) -> int:
+    """Read to the end of a line that was cut, without keeping it; returns the whole line's bytes."""
+    size = len(raw)
+    while not raw.endswith(b"\n") and (raw := stream.readline(BUFFER_BYTES)):
+        size += len(raw)
+    return size
+
+
+def _lines(start: _Start) -> Iterator[_Line | BadRecord]:
     """Each line without its end. Only ``\\n`` and ``\\r\\n`` end a line: a document may hold any other sign."""
-    with opened(file.filesystem, file.path, file.name, file.compression, offset) as stream:
-        for raw in stream:
-            begin, offset, number = offset, offset + len(raw), number + 1
-            yield _line(raw, begin, f"{file.name}:{number}", (at, offset, number))
+    offset, number, most = start.offset, start.number, start.most
+    with start.opened() as stream:
+        for raw in _raw_lines(stream, most):
+            size = len(raw) if len(raw) <= most else _pass_over_line(stream, raw)
+            begin, offset, number = offset, offset + size, number + 1
+            origin, cursor = f"{start.file.name}:{number}", (start.at, offset, number)
+            if size > most:
+                yield BadRecord(error=too_long("the line", size, most, origin), cursor=cursor)
+            else:
+                yield _line(raw, begin, origin, cursor)
 
 
 def _line(raw: bytes, begin: int, origin: str, cursor: Cursor) -> _Line | BadRecord:
@@ -133,54 +177,75 @@ def _line(raw: bytes, begin: int, origin: str, cursor: Cursor) -> _Line | BadRec
     return _Line(text, origin, cursor)
 
 
-def _line_records(file: InputFile, at: int, offset: int, number: int) -> Iterator[Record | BadRecord]:
-    for line in _lines(file, at, offset, number):
+def _line_records(start: _Start) -> Iterator[Record | BadRecord]:
+    for line in _lines(start):
         if isinstance(line, BadRecord):
             yield line
         elif line.text:
             yield Record(text=line.text, origin=line.origin, cursor=line.cursor)
 
 
-def _paragraph_records(file: InputFile, at: int, offset: int, number: int) -> Iterator[Record | BadRecord]:
+def _paragraph_records(start: _Start) -> Iterator[Record | BadRecord]:
     """Lines up to an empty one, or one of white space alone; a paragraph with a bad line is bad as a whole."""
     lines: list[_Line] = []
-    bad: BadRecord | None = None
-    cursor: Cursor = (at, offset, number)
-    for line in _lines(file, at, offset, number):
-        cursor = line.cursor
-        if isinstance(line, BadRecord):
-            bad = bad or line
-        elif line.text.strip():
-            lines.append(line)
-        else:
+    bad: DataError | None = None
+    origin, begin = "", start.offset  # of the paragraph's first line
+    cursor: Cursor = (start.at, start.offset, start.number)
+    for line in _lines(start):
+        before, cursor = cursor, line.cursor
+        if isinstance(line, _Line) and not line.text.strip():
             yield from _paragraph(lines, bad, cursor)
-            lines, bad = [], None
+            lines, bad, origin = [], None, ""
+            continue
+        if not origin:
+            origin, begin = f"{start.file.name}:{cursor[2]}", before[1]
+        size = cursor[1] - begin
+        if isinstance(line, BadRecord):
+            bad = bad or line.error
+        elif bad is None and size > start.most:
+            bad = too_long("the paragraph", size, start.most, origin, at_least=True)
+        elif bad is None:
+            lines.append(line)
+        if bad is not None:
+            lines = []
     yield from _paragraph(lines, bad, cursor)
 
 
-def _paragraph(lines: Sequence[_Line], bad: BadRecord | None, cursor: Cursor) -> Iterator[Record | BadRecord]:
+def _paragraph(lines: Sequence[_Line], bad: DataError | None, cursor: Cursor) -> Iterator[Record | BadRecord]:
     if bad is not None:
-        yield BadRecord(error=bad.error, cursor=cursor)
+        yield BadRecord(error=bad, cursor=cursor)
     elif lines:
         yield Record(text="\n".join(line.text for line in lines), origin=lines[0].origin, cursor=cursor)
 
 
-def _whole_file_record(file: InputFile, at: int) -> Iterator[Record | BadRecord]:
-    with opened(file.filesystem, file.path, file.name, file.compression) as stream:
-        raw = stream.read()
-    cursor = (at, max(1, len(raw)), raw.count(b"\n"))
+def _whole_file_record(start: _Start) -> Iterator[Record | BadRecord]:
+    name, most = start.file.name, start.most
+    with start.opened() as stream:
+        raw = stream.read(most + 1)
+        size, lines = len(raw), raw.count(b"\n")
+        while size > most and (more := stream.read(BUFFER_BYTES)):
+            size, lines = size + len(more), lines + more.count(b"\n")
+    cursor = (start.at, max(1, size), lines)
+    if size > most:
+        yield BadRecord(error=too_long("the file", size, most, name), cursor=cursor)
+        return
     try:
-        yield Record(text=raw.decode("utf-8-sig"), origin=file.name, cursor=cursor)
+        yield Record(text=raw.decode("utf-8-sig"), origin=name, cursor=cursor)
     except UnicodeDecodeError as exc:
         line = raw.count(b"\n", 0, exc.start) + 1
-        yield BadRecord(error=_invalid_utf8(exc, f"{file.name}:{line}"), cursor=cursor)
+        yield BadRecord(error=_invalid_utf8(exc, f"{name}:{line}"), cursor=cursor)
 
 
-def _json_records(file: InputFile, at: int, column: str, offset: int, number: int) -> Iterator[Record | BadRecord]:
-    with opened(file.filesystem, file.path, file.name, file.compression, offset) as stream:
-        for raw in stream:
-            begin, offset, number = offset, offset + len(raw), number + 1
-            origin, cursor = f"{file.name}:{number}", (at, offset, number)
+def _json_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
+    name, at, offset, number, most = start.file.name, start.at, start.offset, start.number, start.most
+    with start.opened() as stream:
+        for raw in _raw_lines(stream, most):
+            size = len(raw) if len(raw) <= most else _pass_over_line(stream, raw)
+            begin, offset, number = offset, offset + size, number + 1
+            origin, cursor = f"{name}:{number}", (at, offset, number)
+            if size > most:
+                yield BadRecord(error=too_long("the line", size, most, origin), cursor=cursor)
+                continue
             text = _json_text_at_once(raw, column)
             if text is not None:
                 yield Record(text=text, origin=origin, cursor=cursor)
@@ -204,13 +269,51 @@ def _json_text_at_once(raw: bytes, column: str) -> str | None:
     except ValueError:  # it does not take NaN, infinity, half of a surrogate pair or a byte order mark
         return None
     text = value.get(column) if type(value) is dict else None
-    return text if type(text) is str else None
+    return text if type(text) is str and not _is_deep(raw, value) else None
+
+
+def _is_deep(line: bytes | str, value: object) -> bool:
+    """Whether a line's arrays and objects lie too deep in each other; nearly always counting brackets tells."""
+    brackets = line.count(b"[") + line.count(b"{") if isinstance(line, bytes) else line.count("[") + line.count("{")
+    level: list[Any] = [value]
+    depth = 0
+    while brackets > _MAX_NESTING >= depth and level:
+        inner = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
+        level = [child for child in inner if isinstance(child, (dict, list))]
+        depth += 1
+    return depth > _MAX_NESTING
+
+
+def _is_deep_unread(line: str) -> bool:
+    """The same of a line that could not be read."""
+    depth, in_text = 0, False
+    for match in _JSON_SIGNS.finditer(line):
+        sign = match[0]
+        if sign == '"':
+            in_text = not in_text
+        elif not in_text and sign in "[]{}":
+            depth += 1 if sign in "[{" else -1
+            if depth > _MAX_NESTING:
+                return True
+    return False
+
+
+def _json_value(line: str) -> object:
+    try:
+        value: object = json.loads(line, parse_int=_integer)
+        is_deep = isinstance(value, (dict, list)) and _is_deep(line, value)
+    except RecursionError:
+        if not (is_deep := _is_deep_unread(line)):
+            raise  # it is the caller's stack that is deep, and the line is as good as any
+    if is_deep:
+        raise ValueError(f"nested more than {_MAX_NESTING} deep")
+    return value
 
 
 def _json_text(line: _Line, column: str) -> str:
     try:
-        value = json.loads(line.text, parse_int=_integer)
-    except (ValueError, RecursionError) as exc:
+        value = _json_value(line.text)
+    except ValueError as exc:
         raise DataError(
             f"invalid JSON ({exc}) in {_shorten(line.text)}. Each line must be one whole JSON object: "
             f"correct or remove the line.",
@@ -227,7 +330,7 @@ def _json_text(line: _Line, column: str) -> str:
         if not isinstance(text, dict) or name not in text:
             raise DataError(
                 f"no such field; the line has {', '.join(map(repr, value)) or 'none'}. "
-                f"Name the field with --text-column, or remove the line.",
+                f"Name the field with text_column, or remove the line.",
                 path=line.origin,
                 column=column,
             )
@@ -235,52 +338,80 @@ def _json_text(line: _Line, column: str) -> str:
     if not isinstance(text, str):
         raise DataError(
             f"a string was expected, got {_json_type(text)} {_shorten(json.dumps(text))}. "
-            f"Correct or remove the line, or name another field with --text-column.",
+            f"Correct or remove the line, or name another field with text_column.",
             path=line.origin,
             column=column,
         )
     return text
 
 
-def _csv_records(file: InputFile, at: int, column: str, offset: int, number: int) -> Iterator[Record | BadRecord]:
-    """Rows below a header. A field may hold line ends, so a row can be several lines; it is named by its first."""
+def _csv_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
+    """Rows below a header. A field may hold line ends, so a row can be several lines; it is named by its first.
+
+    A row that is not valid CSV is as many bad records as it has lines: where a quote is left open, the lines up to the
+    next quote are rows that are lost with it.
+
+    Raises:
+        DataError: a row of more than so many bytes. Where it ends, and whether a quote is still open, is not known.
+    """
     csv.field_size_limit(sys.maxsize)  # the module's default, 128 KiB, is less than many documents
-    wanted = _csv_header(file, column)
-    with opened(file.filesystem, file.path, file.name, file.compression, offset) as stream:
-        lines = _CsvLines(iter(stream), offset, number)
+    file = start.file
+    wanted, fields = _csv_header(start, column)
+    with start.opened() as stream:
+        lines = _CsvLines(stream, start)
         reader = csv.reader(lines, strict=True)
-        if not offset:
+        if not start.offset:
             next(reader, None)
         while True:
-            origin = f"{file.name}:{lines.number + 1}"
+            first = lines.begin_row()
+            origin = f"{file.name}:{first}"
+            problem = ""
             try:
                 row = next(reader, None)
                 if row is None:
                     return
-                text = _csv_text(row, wanted, origin, column) if row else None
+                if row and len(row) != fields:
+                    problem = f"the row has {len(row)} fields, and the header {fields}. Correct or remove the row."
             except csv.Error as exc:
-                problem = f"not valid CSV ({exc}). Correct or remove the row."
-                yield BadRecord(error=DataError(problem, path=origin), cursor=(at, lines.offset, lines.number))
-            except DataError as exc:
-                yield BadRecord(error=exc, cursor=(at, lines.offset, lines.number))
-            else:
-                if text is not None:  # an empty line is no row
-                    yield Record(text=text, origin=origin, cursor=(at, lines.offset, lines.number))
+                problem = f"not valid CSV ({exc}). Correct or remove the row, which ends on line {lines.number}."
+            cursor = (start.at, lines.offset, lines.number)
+            if problem:
+                yield BadRecord(error=DataError(problem, path=origin), cursor=cursor)
+                for line in range(first + 1, lines.number + 1):
+                    within = f"lost with the row that begins on line {first}, which is not valid CSV."
+                    yield BadRecord(error=DataError(within, path=f"{file.name}:{line}"), cursor=cursor)
+            elif row:  # an empty line is no row
+                try:
+                    yield Record(text=_csv_text(row[wanted], origin, column), origin=origin, cursor=cursor)
+                except DataError as exc:
+                    yield BadRecord(error=exc, cursor=cursor)
 
 
 class _CsvLines:
     """Lines for `csv.reader`, which asks for as many as a row has; counts what it took."""
 
-    def __init__(self, raw: Iterator[bytes], offset: int, number: int) -> None:
-        self._raw = raw
-        self.offset = offset
-        self.number = number
+    def __init__(self, stream: IO[bytes], start: _Start) -> None:
+        self._raw = _raw_lines(stream, start.most)
+        self._name = start.file.name
+        self._most = start.most
+        self.offset = start.offset
+        self.number = start.number
+        self.begin_row()
+
+    def begin_row(self) -> int:
+        """The number of the line on which the next row begins."""
+        self._row_offset, self._row_number = self.offset, self.number + 1
+        return self._row_number
 
     def __iter__(self) -> _CsvLines:
         return self
 
     def __next__(self) -> str:
         raw = next(self._raw)
+        size = self.offset + len(raw) - self._row_offset
+        if size > self._most:
+            problem = "the row (perhaps a quote is left open)"
+            raise too_long(problem, size, self._most, f"{self._name}:{self._row_number}", at_least=True)
         # Bytes that are no UTF-8 pass as half surrogates, so that only the row that holds them is bad.
         text = raw.decode("utf-8-sig" if not self.offset else "utf-8", errors="surrogateescape")
         self.offset += len(raw)
@@ -288,34 +419,34 @@ class _CsvLines:
         return text
 
 
-def _csv_header(file: InputFile, column: str) -> int:
-    with opened(file.filesystem, file.path, file.name, file.compression) as stream:
-        header = next(csv.reader(_CsvLines(iter(stream), 0, 0)), [])
+def _csv_header(start: _Start, column: str) -> tuple[int, int]:
+    """The place of the column, and how many columns there are."""
+    file, beginning = start.file, replace(start, offset=0, number=0)
+    with beginning.opened() as stream:
+        lines = _CsvLines(stream, beginning)
+        try:
+            header = next(csv.reader(lines), [])
+        except csv.Error as exc:
+            raise DataError(f"not valid CSV ({exc}). Correct the header.", path=f"{file.name}:1") from exc
     if header.count(column) != 1:
         raise DataError(
             f"{'more than one column of that name' if column in header else 'no such column'}; the header has "
-            f"{_shorten(', '.join(map(repr, header)) or 'nothing')}. Name a column with --text-column.",
+            f"{_shorten(', '.join(map(repr, header)) or 'nothing')}. Name a column with text_column.",
             path=f"{file.name}:1",
             column=column,
         )
-    return header.index(column)
+    return header.index(column), len(header)
 
 
-def _csv_text(row: Sequence[str], wanted: int, origin: str, column: str) -> str:
-    if wanted >= len(row):
-        raise DataError(
-            f"the row has {len(row)} fields, and the column is number {wanted + 1}. Correct or remove the row.",
-            path=origin,
-            column=column,
-        )
+def _csv_text(text: str, origin: str, column: str) -> str:
     try:
-        row[wanted].encode()
+        text.encode()
     except UnicodeEncodeError:
         try:
-            row[wanted].encode(errors="surrogateescape").decode()
+            text.encode(errors="surrogateescape").decode()
         except UnicodeDecodeError as exc:
             raise _invalid_utf8(exc, origin, column) from exc
-    return row[wanted]
+    return text
 
 
 def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterator[Record | BadRecord]:
@@ -329,7 +460,7 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
             rows = parquet.metadata.num_rows
             groups, skip = _groups_from(parquet.metadata, row)
             for batch in parquet.iter_batches(
-                batch_size=_PARQUET_BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False
+                batch_size=_batch_rows(parquet.metadata, path), row_groups=groups, columns=[column], use_threads=False
             ):
                 # By name: a struct's field of the same dotted name would come along.
                 values = batch.column(batch.schema.get_field_index(path[0]))
@@ -352,6 +483,8 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                         else:
                             yield Record(text=text, origin=origin, cursor=cursor)
                     row += 1
+            if row < rows:
+                raise DataError(f"it ends after {row:,} rows, and its footer says {rows:,}: damaged.", path=file.name)
         except (pa.ArrowException, OSError) as exc:
             if isinstance(exc, OSError) and exc.errno is not None:
                 raise  # the storage's, not the file's
@@ -360,6 +493,22 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                 f"The file is damaged, or is something else under that name.",
                 path=file.name,
             ) from exc
+
+
+def _batch_rows(metadata: Any, path: Sequence[str]) -> int:
+    """Rows that are decoded at a time, so that long documents do not add up."""
+    name = ".".join(path)
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    row_bytes = max(
+        (
+            column.total_uncompressed_size // max(1, group.num_rows)
+            for group in groups
+            for column in map(group.column, range(group.num_columns))
+            if column.path_in_schema == name
+        ),
+        default=0,
+    )
+    return max(1, min(_PARQUET_BATCH_ROWS, _PARQUET_BATCH_BYTES // max(1, row_bytes)))
 
 
 def _groups_from(metadata: Any, row: int) -> tuple[list[int], int]:
@@ -385,7 +534,7 @@ def _text_path(schema: Any, name: str, column: str) -> list[str]:
     if len(fields) != 1:
         raise DataError(
             f"{'no such column' if not fields else 'more than one column of that name'}; "
-            f"the file has {', '.join(repr(field.name) for field in schema) or 'none'}. Name one with --text-column.",
+            f"the file has {', '.join(repr(field.name) for field in schema) or 'none'}. Name one with text_column.",
             path=name,
             column=column,
         )
@@ -395,7 +544,7 @@ def _text_path(schema: Any, name: str, column: str) -> list[str]:
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise DataError(
             f"a column of strings was expected, got {fields[0].type}. "
-            f"Name another column with --text-column, or convert it.",
+            f"Name another column with text_column, or convert it.",
             path=name,
             column=column,
         )

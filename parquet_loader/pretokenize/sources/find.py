@@ -129,7 +129,7 @@ def find_files(
             else:
                 raise ConfigError(
                     f"{name}: unknown extension. Known are {KNOWN_EXTENSIONS}: "
-                    f"rename or convert the file, say what it is with --source, or leave it out."
+                    f"rename or convert the file, say what it is with source, or omit it."
                 )
     if not found:
         also = f" ({len(skipped)} files there have other extensions)" if skipped else ""

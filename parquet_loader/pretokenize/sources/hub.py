@@ -7,6 +7,7 @@ data set is opened, so that a set that changes on the Hub is noticed and never m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,17 @@ from typing import Any
 from ...errors import ConfigError, DataError, StorageError
 from ..extras import import_extra
 from .base import BadRecord, Cursor, Record, Source
+
+# What datasets says of them from version 4 on, and before that if nobody has allowed the script to be run.
+_SIGNS_OF_A_SCRIPT = ("Dataset scripts are no longer supported", "trust_remote_code")
+_PARQUET_COPY = "Where the Hub has a copy in Parquet, revision='refs/convert/parquet' reads it."
+_FILES = {
+    "togethercomputer/RedPajama-Data-1T": (
+        "The same data lies as JSON lines at the addresses in "
+        "https://data.together.xyz/redpajama-data-1T/v1.0.0/urls.txt: download those you want and give them as inputs; "
+        "its books are no longer published."
+    )
+}
 
 
 def open_hub_dataset(name: str, config: str | None, split: str, revision: str | None) -> tuple[Any, str | None]:
@@ -23,15 +35,21 @@ def open_hub_dataset(name: str, config: str | None, split: str, revision: str | 
         ConfigError: no such data set, configuration or split.
     """
     datasets = import_extra("datasets")
+    if revision is not None and os.path.isdir(name):
+        raise ConfigError(f"revision={revision!r} is not used by the local folder {name!r}: omit it.")
     commit = _commit(name, revision)
+    where = f"dataset={name!r} (config {config!r}, split {split!r})"
     try:
         dataset = datasets.load_dataset(name, config, split=split, revision=commit or revision, streaming=True)
     except Exception as exc:  # offline, no such name and no permission are all different types
-        reason = " ".join(str(exc).split())
-        raise ConfigError(
-            f"--dataset: {name!r} (config {config!r}, split {split!r}) cannot be opened: {reason}. Check the names, "
-            f"the network and HF_ENDPOINT."
-        ) from exc
+        reason = " ".join(str(exc).split()).rstrip(".")
+        if any(each in reason for each in _SIGNS_OF_A_SCRIPT):
+            raise ConfigError(
+                f"{where} is made by a script, which datasets {datasets.__version__} does not run: {reason}. "
+                f"{_FILES.get(name, _PARQUET_COPY)} Or install 'datasets<4' and set HF_DATASETS_TRUST_REMOTE_CODE=1, "
+                f"which runs the script."
+            ) from exc
+        raise ConfigError(f"{where} cannot be opened: {reason}. Check the names, the network and HF_ENDPOINT.") from exc
     return dataset, commit
 
 
@@ -81,7 +99,7 @@ class HubSource(Source):
                 yield Record(text=text, origin=origin, cursor=(row,))
             else:
                 found = f"it is {type(text).__name__}" if text is not _MISSING else f"the row has {', '.join(values)}"
-                problem = f"a string was expected, {found}. Name another column with --text-column."
+                problem = f"a string was expected, {found}. Name another column with text_column."
                 error = DataError(problem, path=origin, column=self.text_column)
                 yield BadRecord(error=error, cursor=(row,))
 

@@ -9,12 +9,12 @@ A source of your own is a factory with a name::
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 from ...errors import ConfigError
-from .base import Source
+from .base import DEFAULT_MAX_RECORD_BYTES, Source
 from .files import FileSource, TextUnit
 from .find import Kind, find_files
 from .hub import HubSource, open_hub_dataset
@@ -33,6 +33,7 @@ class SourceOptions:
         config: its configuration.
         split: its split.
         revision: a branch, tag or commit of it.
+        max_record_bytes: the most bytes that should be held for one record.
     """
 
     inputs: tuple[str, ...] = ()
@@ -43,18 +44,37 @@ class SourceOptions:
     config: str | None = None
     split: str = "train"
     revision: str | None = None
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
 
 
 SourceFactory: TypeAlias = Callable[[SourceOptions], Source]
 
+# Those that say what to read, which not every source looks at.
+SOURCE_OPTIONS = ("inputs", "dataset", "config", "split", "revision", "text_column", "text_unit")
+
 _FACTORIES: dict[str, SourceFactory] = {}
+_USES: dict[str, Collection[str]] = {}
 
 
-def register_source(name: str, factory: SourceFactory) -> None:
-    """Let ``source=name`` (``--source name``) mean what the factory makes; a later one of the same name replaces it."""
+def register_source(name: str, factory: SourceFactory, *, uses: Collection[str] | None = None) -> None:
+    """Let ``source=name`` mean what the factory makes; a later one of the same name replaces it.
+
+    Args:
+        name: the source's name.
+        factory: makes the source.
+        uses: which of `SOURCE_OPTIONS` the factory looks at; the others are then refused where they are given. With
+            None, all may be given.
+    """
     if not name or ":" in name:
         raise ConfigError(f"a source's name must not be empty or hold a colon, got {name!r}.")
     _FACTORIES[name] = factory
+    _USES[name] = (*SOURCE_OPTIONS, "storage_options") if uses is None else uses
+
+
+def sources_using(option: str, also: str) -> tuple[str, ...]:
+    """The registered sources that look at an option; ``also``, if it is not registered, is taken for one of them."""
+    using = tuple(name for name, uses in _USES.items() if option in uses)
+    return using if also in _USES else (*using, also)
 
 
 def source_names() -> tuple[str, ...]:
@@ -89,10 +109,24 @@ def _imported(name: str) -> SourceFactory | None:
 def _files(kind: Kind | None) -> SourceFactory:
     def factory(options: SourceOptions) -> Source:
         if not options.inputs:
-            raise ConfigError("inputs must be at least one path (--input). Only the source 'hf' does without.")
+            raise ConfigError("inputs must be at least one path. Only source='hf' does without.")
         found = find_files(options.inputs, options.storage_options, kind=kind)
+        kinds = {file.kind for file in found.files}
+        for name, value, default, unused in (
+            ("text_column", options.text_column, SourceOptions().text_column, kinds == {"text"}),
+            ("text_unit", options.text_unit, SourceOptions().text_unit, "text" not in kinds),
+        ):
+            if value != default and unused:
+                raise ConfigError(
+                    f"{name}={value!r} is not used: the {len(found.files):,} files to read, such as "
+                    f"{found.files[0].name}, are all {' or '.join(sorted(kinds))}. Omit it, or read other files."
+                )
         return FileSource(
-            files=found.files, text_column=options.text_column, text_unit=options.text_unit, skipped=found.skipped
+            files=found.files,
+            text_column=options.text_column,
+            text_unit=options.text_unit,
+            skipped=found.skipped,
+            max_record_bytes=options.max_record_bytes,
         )
 
     return factory
@@ -100,7 +134,7 @@ def _files(kind: Kind | None) -> SourceFactory:
 
 def _hub(options: SourceOptions) -> Source:
     if options.dataset is None or options.inputs:
-        raise ConfigError("the source 'hf' reads --dataset NAME (or a --preset), and takes no --input.")
+        raise ConfigError("source='hf' needs dataset=NAME (or give a preset), and takes no inputs.")
     dataset, revision = open_hub_dataset(options.dataset, options.config, options.split, options.revision)
     return HubSource(
         dataset=dataset,
@@ -112,12 +146,12 @@ def _hub(options: SourceOptions) -> Source:
     )
 
 
-register_source("files", _files(None))
-register_source("text", _files("text"))
-register_source("jsonl", _files("json"))
-register_source("parquet", _files("parquet"))
-register_source("csv", _files("csv"))
-register_source("hf", _hub)
+register_source("files", _files(None), uses=("inputs", "text_column", "text_unit"))
+register_source("text", _files("text"), uses=("inputs", "text_unit"))
+register_source("jsonl", _files("json"), uses=("inputs", "text_column"))
+register_source("parquet", _files("parquet"), uses=("inputs", "text_column"))
+register_source("csv", _files("csv"), uses=("inputs", "text_column"))
+register_source("hf", _hub, uses=("dataset", "config", "split", "revision", "text_column"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@
 
 A worker is a fresh interpreter that talks through its stdin and stdout. It is not forked, since threads and locks do
 not survive that; and not of `multiprocessing`, whose workers import the user's main module again. It ends when its
-stdin does, so no worker outlives a run, however the run ends.
+stdin does, so no worker outlives a run, however the run ends. Signals are the parent's affair alone.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import IO, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from ...errors import ConfigError, ParquetLoaderError
 from .base import TokenBatch, Tokenizer
 
 Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 Encode = Callable[[Sequence[str], Sequence[str]], TokenBatch]
 
 _LENGTH = struct.Struct("<Q")
 _SECONDS_TO_END = 10.0
+_SECONDS_OF_A_WAIT = 0.5
 
 
 class WorkerError(ParquetLoaderError, RuntimeError):
@@ -71,13 +74,56 @@ def _processes(tokenizer: Tokenizer, workers: int) -> Iterator[list[Encode]]:
             worker.stop()
 
 
+class _Threads:
+    """Threads that run what they are given, in order. Nobody waits for them: an interrupt is answered at once, whatever
+    they are in the middle of, and what they then still come to has no reader.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+        self._tasks = queue.SimpleQueue()
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"{name}_{number}", daemon=True).start()
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """The result of a call that one of the threads will make."""
+        future: Future[Result] = Future()
+        self._tasks.put((future, function, arguments))
+        return future
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, function, arguments = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*arguments))
+                except BaseException as exc:  # whatever it is, it is for whoever asks for the result
+                    future.set_exception(exc)
+            del task, future, arguments  # may be large, and the next may be long in coming
+
+    def __enter__(self) -> _Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _number in range(self._count):
+            self._tasks.put(None)
+
+
+def _result(future: Future[Result]) -> Result:
+    """What the call gave or raised. A signal that comes just before a wait does not end it, so no wait is long."""
+    while not wait([future], _SECONDS_OF_A_WAIT).done:
+        pass
+    return future.result()
+
+
 def ahead(batches: Iterable[Batch]) -> Generator[Batch, None, None]:
     """The batches; the next one is made on a thread of its own while the caller has one."""
     source = iter(batches)
-    with ThreadPoolExecutor(1, thread_name_prefix="pretokenize-read") as pool:
-        coming: Future[Batch | None] = pool.submit(next, source, None)
-        while (batch := coming.result()) is not None:
-            coming = pool.submit(next, source, None)
+    with _Threads(1, "pretokenize-read") as thread:
+        coming: Future[Batch | None] = thread.submit(next, source, None)
+        while (batch := _result(coming)) is not None:
+            coming = thread.submit(next, source, None)
             yield batch
 
 
@@ -104,17 +150,30 @@ def in_order(
 
     most = len(encoders) if len(encoders) == 1 else 2 * len(encoders)
     ahead: deque[Future[tuple[Batch, TokenBatch]]] = deque()
-    with ThreadPoolExecutor(len(encoders), thread_name_prefix="pretokenize-encode") as pool:
+    with _Threads(len(encoders), "pretokenize-encode") as threads:
         try:
             for batch in batches:
-                ahead.append(pool.submit(encode, batch))
+                ahead.append(threads.submit(encode, batch))
                 if len(ahead) > most:
-                    yield ahead.popleft().result()
+                    yield _result(ahead.popleft())
             while ahead:
-                yield ahead.popleft().result()
+                yield _result(ahead.popleft())
         finally:
             for future in ahead:
                 future.cancel()
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """A process begun within is deaf to Ctrl-C and SIGTERM, which reach a whole group, from its very first moment."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 class _Worker:
@@ -130,12 +189,13 @@ class _Worker:
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": "1",
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from parquet_loader.pretokenize.tokenizers.workers import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
+        with _signals_blocked():
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from parquet_loader.pretokenize.tokenizers.workers import serve; serve()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
 
     def send(self, pickled: bytes) -> None:
         """Write one message."""
@@ -203,7 +263,6 @@ def _answer(tokenizer: Tokenizer, request: bytes) -> bytes:
 
 def serve() -> None:
     """A worker's life: a tokenizer, then texts, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group, and the parent ends the workers
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the answers
