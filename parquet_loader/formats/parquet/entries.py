@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -15,22 +18,77 @@ from ...index.index import _CODEC_NAMES, assemble
 from ...storage.base import FileInfo, Storage
 from ..base import CODECS, ENTRY_ARRAYS, ColumnLayout, FileEntry, Leaf
 from .decode import decode_chunk
-from .footer import read_footer
+from .footer import EncryptedColumnError, Footer, Numbers, read_footer
+from .thrift import ThriftError
 
 __all__ = []
+
+_TAIL_BYTES = 64 << 10
+
+
+_CODEC_PLACES = np.array([_CODEC_NAMES.index(name) for name in sorted(CODECS, key=CODECS.__getitem__)])
+
+
+_INT32 = 1  # in parquet.thrift
+
 
 MAX_ID = 2**63 - 1  # statistics of larger ids are cut to it: no such id is ever allowed
 
 
+_LONG_FOOTERS = threading.BoundedSemaphore(2)  # to hold at once those that are longer than `_TAIL_BYTES`
+
+
+BoolArray = npt.NDArray[np.bool_]
+
+
 def read_entry(storage: Storage, file: FileInfo, column: str | None) -> FileEntry:
-    metadata = read_footer(storage, file)
+    length, tail = _read_tail(storage, file)
+    long = length > len(tail)
+    with _LONG_FOOTERS if long else contextlib.nullcontext():
+        if long:
+            tail = storage.read(file, file.size - length, length)
+        entry = _entry_of_footer(memoryview(tail)[len(tail) - length : -8], file, column)
+    del tail
+    for layout, array in entry.columns.values():
+        _count_where_unknown(storage, file, layout, array)
+    return entry
+
+
+def _read_tail(storage: Storage, file: FileInfo) -> tuple[int, bytes]:
+    """The length of a file's footer, with the eight bytes after it, and as much of it as one read gave."""
+    if file.size < 12:
+        raise DataError(
+            f"is {file.size} bytes long, too short for a Parquet file; was its writing or copying cut off?",
+            path=file.path,
+        )
+    tail = storage.read(file, max(0, file.size - _TAIL_BYTES), min(file.size, _TAIL_BYTES))
+    if tail[-4:] == b"PARE":
+        raise DataError("has an encrypted footer; encrypted files cannot be read, decrypt it first", path=file.path)
+    if tail[-4:] != b"PAR1":
+        raise _not_parquet(storage, file)
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length > file.size - 12:
+        raise DataError(f"claims a footer of {length:,} bytes in {file.size:,}; it is damaged", path=file.path)
+    return length + 8, tail
+
+
+def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None) -> FileEntry:
     try:
-        leaves = tuple(_leaves(metadata.schema.to_arrow_schema()))
+        footer = read_footer(data)
+    except ThriftError as error:
+        raise DataError(f"its footer cannot be read, it is damaged ({error})", path=file.path) from error
+    try:
+        # The limits only guard against allocating more than the bytes can describe, which is what the length says.
+        framed = footer.schema_file()
+        schema = pq.ParquetFile(
+            pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
+        ).schema
+        leaves = tuple(_leaves(schema.to_arrow_schema()))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"its schema cannot be read ({error})", path=file.path) from error
-    if len(leaves) != metadata.num_columns:
+    if len(leaves) != len(footer.types):
         raise DataError(
-            f"its schema shows {len(leaves)} columns where the file has {metadata.num_columns}; its kind is unknown",
+            f"its schema shows {len(leaves)} columns where the file has {len(footer.types)}; its kind is unknown",
             path=file.path,
         )
     wanted = [leaf for leaf in leaves if leaf.is_tokens and (column is None or leaf.name == column)]
@@ -45,14 +103,26 @@ def read_entry(storage: Storage, file: FileInfo, column: str | None) -> FileEntr
                 path=file.path,
                 column=leaf.name,
             )
-        layout = _layout(metadata, leaf)
-        numbers = [_row_group_numbers(metadata, group, leaf, file) for group in range(metadata.num_row_groups)]
-        numbers = [entry for entry in numbers if entry[ENTRY_ARRAYS.index("rows")]]
-        array = np.array(numbers, np.int64).reshape(len(numbers), len(ENTRY_ARRAYS)).T
+        array = _row_group_numbers(footer, leaf, file)
         _check_numbers(file, leaf, array)
-        _count_where_unknown(storage, file, layout, array)
-        columns[leaf.name] = (layout, array)
+        columns[leaf.name] = (_layout(schema, leaf), array)
     return FileEntry(columns)
+
+
+def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
+    head = storage.read(file, 0, min(file.size, 64))
+    start = head.lstrip().lower()
+    if head[:4] == b"PAR1":
+        cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
+    elif head[:6] == b"ARROW1":
+        cause = "it is an Arrow IPC (Feather) file: write it as Parquet"
+    elif start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        cause = "it is a web page, an error message perhaps: download the file again"
+    elif start.startswith(b"version https://git-lfs"):
+        cause = "it is a Git LFS pointer: fetch the real file with git lfs pull"
+    else:
+        cause = f"it starts with {head[:8]!r}"
+    return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)
 
 
 def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
@@ -94,8 +164,8 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _layout(metadata: pq.FileMetaData, leaf: Leaf) -> ColumnLayout:
-    column = metadata.schema.column(leaf.number)
+def _layout(schema: pq.ParquetSchema, leaf: Leaf) -> ColumnLayout:
+    column = schema.column(leaf.number)
     assert column.max_repetition_level == 1
     return ColumnLayout(
         column=leaf.name,
@@ -106,47 +176,68 @@ def _layout(metadata: pq.FileMetaData, leaf: Leaf) -> ColumnLayout:
     )
 
 
-def _row_group_numbers(metadata: pq.FileMetaData, group: int, leaf: Leaf, file: FileInfo) -> list[int]:
-    """One row group's entry, in the order of `ENTRY_ARRAYS`; tokens is -1 where the statistics do not tell."""
-    row_group = metadata.row_group(group)
-    chunk = row_group.column(leaf.number)
-    start = chunk.data_page_offset
-    dictionary = -1
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
-        start = chunk.dictionary_page_offset
-        dictionary = 0
-    if chunk.physical_type != metadata.schema.column(leaf.number).physical_type:  # pyarrow ends the process on these
-        raise DataError(
-            f"its footer calls the chunk {chunk.physical_type}, and its schema does not; the file is damaged",
-            path=file.path,
-            row_group=group,
-            column=leaf.name,
-        )
-    statistics = chunk.statistics
-    nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
-    bounds = statistics is not None and statistics.has_min_max
-    codec = "LZ4_HADOOP" if chunk.compression == "UNKNOWN" else chunk.compression  # pyarrow has no name for it
-    if codec not in CODECS:
-        raise DataError(
-            f"compression {codec!r} is not supported; write the file anew with zstd, snappy, lz4 or none",
-            path=file.path,
-            row_group=group,
-            column=leaf.name,
-        )
+def _row_group_numbers(footer: Footer, leaf: Leaf, file: FileInfo) -> IntArray:
+    """The row groups that hold rows, in the order of `ENTRY_ARRAYS`; tokens is -1 where statistics do not tell.
+
+    Of shape ``(numbers, row groups)``.
+    """
+    groups = np.flatnonzero(footer.rows)
+    try:
+        numbers = footer.numbers(leaf.number, groups)
+    except EncryptedColumnError:
+        raise DataError("is encrypted; decrypt it first", path=file.path, column=leaf.name) from None
+    values, known = numbers.values, numbers.known
+
+    def refuse(wrong: BoolArray, problem: Callable[[int], str]) -> None:
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise DataError(problem(at), path=file.path, row_group=int(groups[at]), column=leaf.name)
+
+    kind = footer.types[leaf.number]
+    refuse(
+        ~known["type"] | (values["type"] != kind),
+        lambda at: f"its footer gives the chunk type {values['type'][at]}, and its schema {kind}; the file is damaged",
+    )
+    refuse(
+        ~known["codec"] | (values["codec"] < 0) | (values["codec"] >= len(CODECS)),
+        lambda at: f"there is no compression {values['codec'][at]}; the file is damaged",
+    )
+    refuse(
+        ~(known["slots"] & known["length"] & known["data_offset"]),
+        lambda at: "its footer does not say where the chunk lies; the file is damaged",
+    )
+    dictionary = values["dictionary_offset"]
+    has_dictionary = known["dictionary_offset"] & (dictionary > 0) & (dictionary < values["data_offset"])
+    start = np.where(has_dictionary, dictionary, values["data_offset"])
+    largest, smallest = _bounds(numbers, leaf, kind)
     entry = {
-        "row_group": group,
-        "rows": row_group.num_rows,
-        "slots": chunk.num_values,
-        "tokens": -1 if nulls is None else chunk.num_values - nulls,
-        "max_id": min(int(statistics.max), MAX_ID) if bounds else -1,
-        "min_id": min(int(statistics.min), MAX_ID) if bounds else 0,
+        "row_group": groups,
+        "rows": footer.rows[groups],
+        "slots": values["slots"],
+        "tokens": np.where(known["nulls"], values["slots"] - values["nulls"], -1),
+        "max_id": largest,
+        "min_id": smallest,
         "start": start,
-        "length": chunk.total_compressed_size,
-        "dictionary_offset": dictionary,
-        "data_offset": chunk.data_page_offset - start,
-        "codec": _CODEC_NAMES.index(codec),
+        "length": values["length"],
+        "dictionary_offset": np.where(has_dictionary, 0, -1),
+        "data_offset": values["data_offset"] - start,
+        "codec": _CODEC_PLACES[values["codec"]],
     }
-    return [entry[name] for name in ENTRY_ARRAYS]
+    return np.stack([entry[name] for name in ENTRY_ARRAYS])
+
+
+def _bounds(numbers: Numbers, leaf: Leaf, kind: int) -> tuple[IntArray, IntArray]:
+    """(Largest id or -1, smallest id or 0) of each row group, as far as its statistics tell them."""
+    known = numbers.known["max_id"] & numbers.known["min_id"]
+    old = ~known & numbers.known["signed_max_id"] & numbers.known["signed_min_id"] & leaf.signed
+
+    def bound(name: str, unknown: int) -> IntArray:
+        values = np.where(old, numbers.values[f"signed_{name}"], numbers.values[name])
+        if not leaf.signed:
+            values = values & (2**32 - 1) if kind == _INT32 else np.where(values < 0, MAX_ID, values)
+        return np.where(known | old, values, unknown)
+
+    return bound("max_id", -1), bound("min_id", 0)
 
 
 def _check_numbers(file: FileInfo, leaf: Leaf, array: IntArray) -> None:
