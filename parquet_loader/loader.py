@@ -145,7 +145,7 @@ class ParquetLoader:
         if requests is None:
             requests = _REMOTE_REQUESTS if storage.is_remote else threads
         if index is None:
-            index = index_storage(storage, column=column, cache_dir=cache_dir)
+            index = index_storage(storage, column=column, cache_dir=cache_dir, budget_bytes=budget_bytes)
         elif not isinstance(index, DatasetIndex):
             index = DatasetIndex.load(index)
         if column is not None and index.column != column:

@@ -14,10 +14,17 @@ from ..blocks import IntArray
 from ..errors import DataError
 from ..index.index import ARRAYS
 
-__all__ = ["CODECS", "ColumnChunk", "ColumnLayout"]
+__all__ = ["CODECS", "RECOUNT", "ColumnChunk", "ColumnLayout"]
 
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
+
+
+# What to do where a footer counts wrongly.
+RECOUNT = (
+    "some writers count empty and null lists wrongly: give the loader index=build_index(source, recount=True), or the "
+    "file that `python -m parquet_loader index --recount` writes; they count anew"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

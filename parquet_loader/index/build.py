@@ -9,7 +9,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..formats.base import FileEntry
-from ..formats.parquet.entries import read_entry
+from ..formats.parquet.counting import CountingBudget
+from ..formats.parquet.entries import Counting, read_entry
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -24,6 +25,9 @@ _TOLD_FILES = 10  # as many files without the column are enough to stop reading 
 Progress = Callable[[int, int], None]
 
 
+_COUNTING_BYTES = 1 << 30
+
+
 def build_index(
     source: Source,
     *,
@@ -33,6 +37,8 @@ def build_index(
     threads: int = 16,
     retry_seconds: float = RETRY_SECONDS,
     progress: Progress | None = None,
+    recount: bool = False,
+    budget_bytes: int = _COUNTING_BYTES,
 ) -> DatasetIndex:
     """Read the footers of a dataset, or of as much of it as the cache does not know.
 
@@ -44,6 +50,9 @@ def build_index(
         threads: footers fetched at once.
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (files done, files in all), from this thread.
+        recount: count the tokens of all files from their data, whatever their footers and the cache say: for files
+            whose writer counted nulls wrongly. Reads the whole column.
+        budget_bytes: of memory for counting the tokens of files whose footers do not tell.
 
     Raises:
         ConfigError: no list of integers, several, or not the one asked for; names the files that differ.
@@ -51,7 +60,15 @@ def build_index(
         StorageError: a path that cannot be listed or read.
     """
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
-    return index_storage(storage, column=column, cache_dir=cache_dir, threads=threads, progress=progress)
+    return index_storage(
+        storage,
+        column=column,
+        cache_dir=cache_dir,
+        threads=threads,
+        progress=progress,
+        recount=recount,
+        budget_bytes=budget_bytes,
+    )
 
 
 def index_storage(
@@ -61,11 +78,14 @@ def index_storage(
     cache_dir: str | os.PathLike[str] | None = None,
     threads: int = 16,
     progress: Progress | None = None,
+    recount: bool = False,
+    budget_bytes: int = _COUNTING_BYTES,
 ) -> DatasetIndex:
     """`build_index` over a storage that is open already."""
     files = storage.list_files()
     cache = IndexCache(cache_dir, storage.identity, column)
-    known = dict(cache.read())
+    known = {} if recount else dict(cache.read())
+    counting = Counting(CountingBudget(budget_bytes), recount)
     # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
     entries = [known.get(file) if file.version else None for file in files]
     missing = [number for number, entry in enumerate(entries) if entry is None]
@@ -75,7 +95,7 @@ def index_storage(
         progress(done, len(files))
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
         try:
-            read = pool.map(lambda number: read_entry(storage, files[number], column), missing)
+            read = pool.map(lambda number: read_entry(storage, files[number], column, counting), missing)
             for number, entry in zip(missing, read, strict=True):
                 entries[number] = entry
                 done += 1

@@ -5,9 +5,9 @@ null; an empty or a null list takes one slot that counts as null:
 
     [[1, 2, 3], [], None, [4], [7]]      7 slots, 2 nulls:  5 tokens, 5 documents
 
-Only where a writer left the statistics out is a chunk decoded to be counted. Each file costs one read of its tail
-(two where the footer is long). The result is cached on disk; with a warm cache a dataset costs its listing, and only
-files whose size or version changed are read again.
+Only where a writer left the statistics out, or is known to have counted wrongly, a chunk's levels are counted. Each
+file costs one read of its tail (two where the footer is long). The result is cached on disk; with a warm cache a
+dataset costs its listing, and only files whose size or version changed are read again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from ...blocks import IntArray, TokenBlock, narrowed
 from ...errors import DataError
-from ..base import CODECS, ColumnChunk, ColumnLayout
+from ..base import CODECS, RECOUNT, ColumnChunk, ColumnLayout
 from . import pages, rehost, thrift
 from .levels import ByteArray, _offsets, unusual_levels
 from .pages import PLAIN, open_page, plan_pages
@@ -102,7 +102,7 @@ def decode_chunk(
     if len(block.offsets) - 1 != chunk.rows:
         raise chunk.error(f"holds {len(block.offsets) - 1:,} documents where its footer says {chunk.rows:,}")
     if chunk.tokens >= 0 and len(block.tokens) != chunk.tokens:
-        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}")
+        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}; {RECOUNT}")
     return block
 
 

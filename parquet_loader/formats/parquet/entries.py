@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +18,10 @@ from ...blocks import IntArray
 from ...errors import DataError
 from ...index.index import _CODEC_NAMES, assemble
 from ...storage.base import FileInfo, Storage
-from ..base import CODECS, ENTRY_ARRAYS, ColumnLayout, FileEntry, Leaf
-from .decode import decode_chunk
+from ..base import CODECS, ENTRY_ARRAYS, ColumnChunk, ColumnLayout, FileEntry, Leaf
+from .counting import Counted, CountingBudget, count_tokens, counting_cost
 from .footer import EncryptedColumnError, Footer, Numbers, read_footer
+from .pages import NotSupported
 from .thrift import ThriftError
 
 __all__ = []
@@ -41,16 +44,33 @@ _LONG_FOOTERS = threading.BoundedSemaphore(2)  # to hold at once those that are 
 BoolArray = npt.NDArray[np.bool_]
 
 
-def read_entry(storage: Storage, file: FileInfo, column: str | None) -> FileEntry:
+# Who wrote files whose null counts leave out empty and null lists, or are no counts of nulls at all: Arrow C++ before
+# PARQUET-2067, arrow2 and Polars before it named its version, arrow-rs before 5 (where all is null), and parquet-mr
+# before PARQUET-251.
+_WRONG_NULL_COUNTS = re.compile(
+    r"parquet-cpp version |parquet-cpp-arrow version [0-6]\.|Arrow2 - |Polars$|parquet-rs version [0-4]\."
+    r"|parquet-mr version (0|1\.[0-7])\."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How tokens are counted: within which memory, and whether all of them anew."""
+
+    budget: CountingBudget
+    anew: bool
+
+
+def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
     length, tail = _read_tail(storage, file)
     long = length > len(tail)
     with _LONG_FOOTERS if long else contextlib.nullcontext():
         if long:
             tail = storage.read(file, file.size - length, length)
-        entry = _entry_of_footer(memoryview(tail)[len(tail) - length : -8], file, column)
+        entry = _entry_of_footer(memoryview(tail)[len(tail) - length : -8], file, column, counting)
     del tail
     for layout, array in entry.columns.values():
-        _count_where_unknown(storage, file, layout, array)
+        _count_where_unknown(storage, file, layout, array, counting.budget)
     return entry
 
 
@@ -72,7 +92,7 @@ def _read_tail(storage: Storage, file: FileInfo) -> tuple[int, bytes]:
     return length + 8, tail
 
 
-def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None) -> FileEntry:
+def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
     try:
         footer = read_footer(data)
     except ThriftError as error:
@@ -104,6 +124,8 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None) -> Fi
                 column=leaf.name,
             )
         array = _row_group_numbers(footer, leaf, file)
+        if counting.anew or _WRONG_NULL_COUNTS.match(footer.created_by):
+            array[ENTRY_ARRAYS.index("tokens")] = -1
         _check_numbers(file, leaf, array)
         columns[leaf.name] = (_layout(schema, leaf), array)
     return FileEntry(columns)
@@ -259,13 +281,23 @@ def _check_numbers(file: FileInfo, leaf: Leaf, array: IntArray) -> None:
         )
 
 
-def _count_where_unknown(storage: Storage, file: FileInfo, layout: ColumnLayout, array: IntArray) -> None:
-    """Decode the chunks whose footer entry does not tell how many tokens they hold."""
+def _count_where_unknown(
+    storage: Storage, file: FileInfo, layout: ColumnLayout, array: IntArray, budget: CountingBudget
+) -> None:
+    """Count the tokens of chunks of which the footer does not tell how many they hold."""
     counts, largest, smallest = (array[ENTRY_ARRAYS.index(name)] for name in ("tokens", "max_id", "min_id"))
+
+    def count(chunk: ColumnChunk, whole: bool) -> Counted:
+        with budget.hold(counting_cost(chunk, whole=whole)):
+            return count_tokens(storage.read(file, chunk.start, chunk.length), chunk, whole=whole)
+
     for place in np.flatnonzero(counts < 0):
         alone = assemble([file], [FileEntry({layout.column: (layout, array[:, [place]])})], layout.column)
         chunk = alone.chunk(0)
-        tokens = decode_chunk(storage.read(file, chunk.start, chunk.length), chunk).tokens
-        counts[place] = len(tokens)
-        if len(tokens):
-            largest[place], smallest[place] = (min(int(bound), MAX_ID) for bound in (tokens.max(), tokens.min()))
+        try:
+            counted = count(chunk, whole=False)
+        except NotSupported:
+            counted = count(chunk, whole=True)
+        counts[place] = counted.tokens
+        if largest[place] < 0:
+            largest[place], smallest[place] = min(counted.max_id, MAX_ID), min(counted.min_id, MAX_ID)

@@ -58,7 +58,7 @@ except ImportError:
     from zlib import crc32
 
 
-__all__ = ["NotSupported", "unpacked_bound"]
+__all__ = ["DICTIONARY", "PLAIN", "NotSupported", "open_page", "plan_pages", "unpacked_bound"]
 
 # parquet.thrift: page types, encodings.
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...blocks import TokenArray, as_arrow, narrowed, pooled
-from ..base import ColumnChunk
+from ..base import RECOUNT, ColumnChunk
 from . import rehost, thrift
 from .levels import ByteArray
 from .pages import (
@@ -26,7 +26,7 @@ from .pages import (
     _unpack,
 )
 
-__all__ = ["OutOfRange", "Wanted", "kept_bytes"]
+__all__ = ["EncodedValues", "OutOfRange", "Wanted", "kept_bytes"]
 
 SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
 
@@ -93,7 +93,9 @@ class PlainValues:
         """Take a page's ``count`` values."""
         values = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
         if self.count + count > len(self.memory):
-            raise page.error(f"brings the tokens to more than the {len(self.memory):,} of the footer", self.chunk)
+            raise page.error(
+                f"brings the tokens to more than the {len(self.memory):,} of the footer; {RECOUNT}", self.chunk
+            )
         target = self.memory[self.count : self.count + count]
         self.count += count
         self.wanted.check(values)
