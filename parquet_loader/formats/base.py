@@ -36,7 +36,8 @@ class ColumnLayout:
         physical_type: ``"INT32"`` or ``"INT64"``.
         signed: False where the integers are unsigned (a uint32 above 2^31 is stored as a negative INT32).
         max_definition_level: the level of a present element; one more than the level of the list being non-empty
-            where an element may be null.
+            where an element may be null. 0 for a column that holds no value in the file, of whatever type: all of its
+            documents are empty.
         nullable_element: whether an element may be null.
     """
 
@@ -93,9 +94,9 @@ class FileEntry:
     """One file's footer, boiled down: for each column that may be meant its layout and its row groups' numbers.
 
     Attributes:
-        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`); empty
-            where the file has no column that may be meant.
-        leaves: what columns there are, where `columns` is empty.
+        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`); columns
+            of any type that hold no value are among them, since another file may have tokens there.
+        leaves: what columns there are, where none is a list of integers.
     """
 
     columns: dict[str, tuple[ColumnLayout, IntArray]]

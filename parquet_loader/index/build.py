@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..errors import ConfigError
-from ..formats.base import FileEntry
+from ..formats.base import ENTRY_ARRAYS, FileEntry
 from ..formats.parquet.counting import CountingBudget
 from ..formats.parquet.entries import Counting, read_entry
 from ..storage.base import FileInfo, Storage
@@ -111,6 +112,9 @@ def index_storage(
         raise _no_column(lacking, done, column)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
+    untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
+    if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
+        raise _no_column(untyped[:_TOLD_FILES], done, column)
     index = assemble(files, whole, _choose_column(files, whole, column))
     if missing or len(known) != len(files):
         cache.write(files, whole)
@@ -139,18 +143,42 @@ def _no_column(lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column:
     return ConfigError(f"{file.path} {problem}")
 
 
+# Names that tokens go by, first those that mean nothing else; and those that other lists of integers beside them have.
+_TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "ids")
+
+
+_OTHER_NAMES = re.compile(
+    r"mask|label|token_type|position|segment|length|offset|index|span|special|word_ids|doc_id", re.IGNORECASE
+)
+
+
+def _rank_of_name(name: str) -> tuple[int, str]:
+    """Sorts first what is likely the name of the token column."""
+    last = name.rsplit(".", 1)[-1].lower()
+    if last in _TOKEN_NAMES:
+        return _TOKEN_NAMES.index(last), name
+    return len(_TOKEN_NAMES) + (1 if _OTHER_NAMES.search(last) else 0), name
+
+
+def _common_columns(entries: Sequence[FileEntry]) -> set[str]:
+    return set.intersection(*(set(entry.columns) for entry in entries))
+
+
 def _choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None) -> str:
     """The one column that every file has; says which files differ where there is none."""
-    common = set.intersection(*(set(entry.columns) for entry in entries))
+    common = _common_columns(entries)
     if column is not None:
         assert column in common
         return column
-    if len(common) == 1:
-        return common.pop()
-    if common:
+    place = ENTRY_ARRAYS.index("tokens")
+    holding = {name for name in common if any(entry.columns[name][1][place].any() for entry in entries)}
+    candidates = sorted(holding or common, key=_rank_of_name)
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         raise ConfigError(
-            f"several columns are lists of integers: {sorted(common)}; say which holds the tokens, "
-            f"for instance column={min(common)!r}"
+            f"several columns are lists of integers: {candidates}; say which holds the tokens, "
+            f"for instance column={candidates[0]!r}"
         )
     names = sorted({name for entry in entries for name in entry.columns})
     examples = []

@@ -488,6 +488,23 @@ def test_several_lists_of_integers_are_listed(tmp_path: Path) -> None:
     assert build_index(tmp_path, column="mask").column == "mask"
 
 
+@pytest.mark.parametrize(
+    ("names", "suggested"),
+    [
+        (["attention_mask", "input_ids", "labels"], "input_ids"),
+        (["attention_mask", "labels", "special_tokens_mask", "token_type_ids", "tokens"], "tokens"),
+        (["attention_mask", "position_ids", "text_tokens"], "text_tokens"),
+        (["loss_mask", "out.input_ids", "zeros"], "out.input_ids"),
+    ],
+)
+def test_what_is_suggested_of_several_lists_is_the_likely_one(tmp_path: Path, names: list[str], suggested: str) -> None:
+    plain = {name: [[1]] for name in names if "." not in name}
+    nested = {name.split(".")[0]: [{name.split(".")[1]: [1]}] for name in names if "." in name}
+    write_columns(tmp_path / "x.parquet", {**plain, **nested})
+    with pytest.raises(ConfigError, match=rf"several .*\['{suggested}', .*for instance column='{suggested}'"):
+        build_index(tmp_path)
+
+
 def test_no_list_of_integers_says_which_columns_there_are(tmp_path: Path) -> None:
     write_columns(tmp_path / "x.parquet", {"text": ["a"], "n": [1]})
     with pytest.raises(ConfigError, match=r"x\.parquet has no .*text \(string\), n \(int64\).*pretokenize"):

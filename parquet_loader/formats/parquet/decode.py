@@ -83,6 +83,8 @@ def decode_chunk(
         raise chunk.error(f"compression {chunk.codec!r} is unknown; write the file anew with zstd, snappy, lz4 or none")
     if len(raw) != chunk.length:
         raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
+    if not chunk.layout.max_definition_level:
+        return TokenBlock(np.empty(0, dtype or chunk.layout.dtype), np.zeros(chunk.rows + 1, np.int64))
     view = memoryview(raw).cast("B")
     stored = pages.Wanted(dtype=chunk.layout.dtype, bound=None)
     try:

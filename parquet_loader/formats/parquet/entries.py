@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 from collections import Counter
@@ -61,6 +62,12 @@ class Counting:
     anew: bool
 
 
+# Of a column that holds no value. No list of integers has this level: there is no need to look at the chunk.
+_EMPTY_LAYOUT = functools.partial(
+    ColumnLayout, physical_type="INT32", signed=True, max_definition_level=0, nullable_element=False
+)
+
+
 def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
     length, tail = _read_tail(storage, file)
     long = length > len(tail)
@@ -96,7 +103,7 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, count
     try:
         footer = read_footer(data)
     except ThriftError as error:
-        raise DataError(f"its footer cannot be read, it is damaged ({error})", path=file.path) from error
+        raise DataError(f"its footer cannot be read ({error})", path=file.path) from error
     try:
         # The limits only guard against allocating more than the bytes can describe, which is what the length says.
         framed = footer.schema_file()
@@ -111,12 +118,12 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, count
             f"its schema shows {len(leaves)} columns where the file has {len(footer.types)}; its kind is unknown",
             path=file.path,
         )
-    wanted = [leaf for leaf in leaves if leaf.is_tokens and (column is None or leaf.name == column)]
-    if not wanted:
-        return FileEntry({}, leaves)
+    named = [leaf for leaf in leaves if column is None or leaf.name == column]
     names = Counter(leaf.name for leaf in leaves)
     columns = {}
-    for leaf in wanted:
+    for leaf in named:
+        if not leaf.is_tokens:
+            continue
         if names[leaf.name] > 1:
             raise DataError(
                 "two columns have this name; rename one, or say which other column holds the tokens",
@@ -128,7 +135,33 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, count
             array[ENTRY_ARRAYS.index("tokens")] = -1
         _check_numbers(file, leaf, array)
         columns[leaf.name] = (_layout(schema, leaf), array)
-    return FileEntry(columns)
+    has_tokens = bool(columns)
+    for leaf in named:
+        if leaf.name not in columns and names[leaf.name] == 1:
+            looked_at = pa.types.is_null(leaf.type) or column is not None or not has_tokens or not footer.rows.any()
+            empty = _empty_documents(footer, leaf, file) if looked_at else None
+            if empty is not None:
+                columns[leaf.name] = (_EMPTY_LAYOUT(column=leaf.name), empty)
+    return FileEntry(columns, () if has_tokens else leaves)
+
+
+def _empty_documents(footer: Footer, leaf: Leaf, file: FileInfo) -> IntArray | None:
+    """The row groups of a column of another type that holds no value, each row an empty document; None if it may.
+
+    Writers that do not know what a list holds, since all are null or empty, give it any type they like.
+    """
+    try:
+        array = _row_group_numbers(footer, leaf, file)
+        _check_numbers(file, leaf, array)
+    except DataError:  # it is nobody's column
+        return None
+    of = dict(zip(ENTRY_ARRAYS, array, strict=True))
+    if not pa.types.is_null(leaf.type) and of["tokens"].any():  # the values that are not null; -1 where not known
+        return None
+    if (of["slots"] != of["rows"]).any():
+        return None  # nulls inside documents
+    of["tokens"][:], of["max_id"][:], of["min_id"][:] = 0, -1, 0
+    return array
 
 
 def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
@@ -167,7 +200,7 @@ def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
             yield from walk(name, kind.value_type, lists + 1, kind.value_field.nullable)
         else:
             integer = pa.types.is_integer(kind)
-            signed = integer and pa.types.is_signed_integer(kind)
+            signed = not integer or pa.types.is_signed_integer(kind)
             yield Leaf(number, name, kind, integer and lists == 1, nullable, signed)
             number += 1
 

@@ -42,7 +42,6 @@ Fields = dict[int, thrift.Value]
 
 # How many there are of each in parquet.thrift.
 _TYPES, _REPETITIONS = 8, 3
-_REQUIRED, _OPTIONAL, _REPEATED = range(3)
 
 _INTEGERS = (thrift.I16, thrift.I32, thrift.I64)
 _VARINT = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
@@ -460,10 +459,11 @@ def _leaves(elements: Iterator[Fields]) -> Iterator[int]:
         if not open_groups:
             raise ThriftError("the schema has elements in no group")
         open_groups[-1] -= 1
-        _enum(element, 3, "repetition", _REPETITIONS)
+        if 3 in element:  # where it is missing pyarrow takes it for required
+            _enum(element, 3, "repetition", _REPETITIONS)
         if element.get(5):
             open_groups.append(_children(element))
-        else:
+        elif 1 in element:  # else a group without children
             yield _enum(element, 1, "type", _TYPES)
     if any(open_groups):
         raise ThriftError("the schema ends in the middle of a group")

@@ -178,6 +178,49 @@ def test_a_column_may_be_read_beside_one_that_is_damaged(tmp_path: Path) -> None
     assert len(build_index(tmp_path)) == 3
 
 
+# ── columns beside the tokens that are odd ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A file of tokens and a column of numbers that may not be null."""
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("tokens", pa.list_(pa.int32()))])
+    table = pa.Table.from_pydict({"n": [1, 2], "tokens": [[1, 2], [3]]}, schema=schema)
+    pq.write_table(table, tmp_path / "x.parquet", store_schema=False)
+    return tmp_path / "x.parquet"
+
+
+def test_a_group_without_children_beside_the_tokens_is_passed_by(beside: Path) -> None:
+    group = thrift.struct((3, thrift.I32, 1), (4, thrift.BINARY, thrift.binary(b"g")), (5, thrift.I32, 0))
+    rewritten(
+        beside, b"\x19\x5c\x35\x00\x18\x06schema\x15\x04\x00", b"\x19\x6c\x35\x00\x18\x06schema\x15\x06\x00" + group
+    )
+    assert pq.read_schema(beside).field("g").type == pa.struct([])
+    assert build_index(beside).tokens.tolist() == [3]
+
+
+def test_an_element_without_repetition_beside_the_tokens_is_taken_for_a_required_one(beside: Path) -> None:
+    rewritten(beside, b"\x15\x04\x25\x00\x18\x01n", b"\x15\x04\x38\x01n")
+    assert pq.read_table(beside, columns=["tokens"]).num_rows == 2
+    assert build_index(beside).tokens.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("element", "says"),
+    [
+        (b"\x15\x04\x25\x00\x18\x01n\x25\x00", "UTF8 can only annotate BYTE_ARRAY"),  # an integer that is text
+        (b"\x15\x7e\x25\x00\x18\x01n", "there is no type 63"),
+    ],
+)
+def test_what_pyarrow_refuses_is_refused_with_the_reason(beside: Path, element: bytes, says: str) -> None:
+    rewritten(beside, b"\x15\x04\x25\x00\x18\x01n", element)
+    with pytest.raises(OSError, match=r"UTF8|Invalid physical column type"):
+        pq.read_schema(beside)
+    with pytest.raises(DataError, match=says) as caught:
+        build_index(beside)
+    assert "damaged" not in str(caught.value)
+
+
 # ── many files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
