@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
+
+from ..advice import tokenization
 from ..errors import ConfigError
 from ..formats.base import ENTRY_ARRAYS, FileEntry
 from ..formats.parquet.counting import CountingBudget
@@ -109,19 +112,25 @@ def index_storage(
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # after an error, do not read the others for nothing
     if lacking:
-        raise _no_column(lacking, done, column)
+        raise _no_column(lacking, done, column, storage)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
     untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
     if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
-        raise _no_column(untyped[:_TOLD_FILES], done, column)
+        raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
     index = assemble(files, whole, _choose_column(files, whole, column))
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index
 
 
-def _no_column(lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None) -> ConfigError:
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _no_column(
+    lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None, storage: Storage
+) -> ConfigError:
     """What is wrong with the first file without the column, which others are like it, and whether all are."""
     (file, entry), more = lacking[0], [file.path for file, _ in lacking[1:]]
     candidates = [leaf.name for leaf in entry.leaves if leaf.is_tokens]
@@ -138,8 +147,9 @@ def _no_column(lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column:
         problem += f". It is the same with {len(more)} more: {', '.join(more)}"
     if done > len(lacking):
         problem += f". The other {done - len(lacking):,} files looked at have it: name only those as the source"
-    elif not candidates:
-        problem += ". If it holds text, tokenize it with tools/pretokenize.py"
+    elif not candidates and (texts := [leaf.name for leaf in entry.leaves if _is_text(leaf.type)]):
+        where = storage.root if done > 1 else f"{storage.root}/{file.path}"
+        problem += f". If it holds text, {tokenization(where, 'text' if 'text' in texts else texts[0])}"
     return ConfigError(f"{file.path} {problem}")
 
 

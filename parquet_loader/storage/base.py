@@ -29,9 +29,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
 
-__all__ = ["WILDCARD", "Entry", "FileInfo", "Listing", "Storage", "changed_error", "common_base", "entry_of"]
+__all__ = [
+    "WILDCARD",
+    "Entry",
+    "FileInfo",
+    "Listing",
+    "Storage",
+    "changed_error",
+    "common_base",
+    "entry_of",
+    "refuse_table",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +141,27 @@ def _is_data(inside: str) -> bool:
     return inside.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in inside.split("/"))
 
 
+_TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_hudi": "Hudi"}
+_ICEBERG_LOG = re.compile(r"(?:^|/)metadata/[^/]*\.metadata\.json$")
+
+
+def refuse_table(path: str) -> None:
+    """Refuse a folder in which a path lies that only tables with a log of their own have: Delta Lake, Hudi, Iceberg.
+
+    Their folders keep files that are no longer part of the table, or not yet.
+    """
+    parts = path.split("/")
+    kind = next((_TABLE_LOGS[part] for part in parts if part in _TABLE_LOGS), None)
+    if kind is None and _ICEBERG_LOG.search(path):
+        kind = "Iceberg"
+    if kind is not None:
+        raise ConfigError(
+            f"{path} is the log of a {kind} table: its folder may hold files that are not part of the table any more, "
+            "and only the log tells which are; give the paths of its live files as a list, which the table's own "
+            "library names, or write the table anew as plain Parquet"
+        )
+
+
 class Listing:
     """Collects a source's files under its root; says clearly when there is nothing, or a file is named twice."""
 
@@ -140,6 +172,8 @@ class Listing:
 
     def wants(self, path: str, entry: Entry) -> bool:
         """Whether a path that an entry leads to is a data file of it."""
+        if entry.kind != "file":
+            refuse_table(path)
         wanted = entry.kind == "file" or (path.startswith(entry.base) and _is_data(path[len(entry.base) :]))
         if not wanted:
             self._passed_over.append(path.rsplit("/", 1)[-1])
@@ -160,9 +194,12 @@ class Listing:
         """All files by path, of a source that is shown as ``shown``."""
         if not self._files:
             seen = ", ".join(sorted(self._passed_over)[:5])
+            advice = conversion_of(self._passed_over, shown)
             raise PathNotFoundError(
                 f"{shown} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
-                f"with _ or .; " + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
+                f"with _ or .; "
+                + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
+                + (f": {advice}" if advice else "")
             )
         return [self._files[path] for path in sorted(self._files)]
 

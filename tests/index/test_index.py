@@ -204,6 +204,23 @@ def test_row_groups_of_a_good_size_are_not_remarked_on(tmp_path: Path) -> None:
     assert build_index(tmp_path).remarks() == ()
 
 
+def test_files_of_several_splits_are_remarked_on(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        write_pyarrow(tmp_path / "data" / f"{name}.parquet", [[1] * 40_000])
+    (remark,) = build_index(tmp_path).remarks()
+    assert remark.startswith("the files are of several splits (1 of test, 2 of train)")
+    assert build_index(tmp_path / "data" / "train-*.parquet").remarks() == ()
+
+
+def test_folders_of_several_splits_are_remarked_on(tmp_path: Path) -> None:
+    for name in ("train/a", "validation/a", "contest-training/b"):
+        (tmp_path / name).parent.mkdir()
+        write_pyarrow(tmp_path / f"{name}.parquet", [[1] * 40_000])
+    (remark,) = build_index(tmp_path).remarks()
+    assert "(1 of train, 1 of validation)" in remark
+
+
 def test_a_set_without_rows_has_no_remarks(tmp_path: Path) -> None:
     write_pyarrow(tmp_path / "x.parquet", [])
     assert build_index(tmp_path).remarks() == ()

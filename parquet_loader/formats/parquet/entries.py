@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...advice import conversion, conversion_of
 from ...blocks import IntArray
 from ...errors import DataError
 from ...index.index import _CODEC_NAMES, assemble
@@ -83,7 +84,7 @@ def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: C
 
 def _read_tail(storage: Storage, file: FileInfo) -> tuple[int, bytes]:
     """The length of a file's footer, with the eight bytes after it, and as much of it as one read gave."""
-    if file.size < 12:
+    if file.size < 12 and not conversion_of([file.path], file.path):
         raise DataError(
             f"is {file.size} bytes long, too short for a Parquet file; was its writing or copying cut off?",
             path=file.path,
@@ -104,6 +105,13 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, count
         footer = read_footer(data)
     except ThriftError as error:
         raise DataError(f"its footer cannot be read ({error})", path=file.path) from error
+    data_file = footer.data_file()
+    if data_file and data_file.rsplit("/", 1)[-1] != file.path.rsplit("/", 1)[-1]:
+        raise DataError(
+            f"is a summary of other files' footers, as _metadata is, and holds no data: its rows lie in {data_file} "
+            "and others; give the folder of those files, or a glob that leaves the summary out",
+            path=file.path,
+        )
     try:
         # The limits only guard against allocating more than the bytes can describe, which is what the length says.
         framed = footer.schema_file()
@@ -166,17 +174,19 @@ def _empty_documents(footer: Footer, leaf: Leaf, file: FileInfo) -> IntArray | N
 
 def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
     head = storage.read(file, 0, min(file.size, 64))
+    where = f"{storage.root}/{file.path}"
     start = head.lstrip().lower()
     if head[:4] == b"PAR1":
         cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
-    elif head[:6] == b"ARROW1":
-        cause = "it is an Arrow IPC (Feather) file: write it as Parquet"
+    elif head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
+        cause = f"it is an Arrow IPC (Feather) file: if it holds tokens, {conversion(where, '--format', 'arrow')}"
     elif start.startswith((b"<!doctype", b"<html", b"<?xml")):
         cause = "it is a web page, an error message perhaps: download the file again"
     elif start.startswith(b"version https://git-lfs"):
         cause = "it is a Git LFS pointer: fetch the real file with git lfs pull"
     else:
-        cause = f"it starts with {head[:8]!r}"
+        advice = conversion_of([file.path], where)
+        cause = advice or f"it starts with {head[:8]!r}"
     return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)
 
 

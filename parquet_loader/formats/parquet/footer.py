@@ -129,6 +129,14 @@ class Footer:
         footer = thrift.struct(*fields)
         return b"".join((b"PAR1", footer, len(footer).to_bytes(4, "little"), b"PAR1"))
 
+    def data_file(self) -> str:
+        """The file that the first column chunk is said to lie in; "" for this one, as nearly all say."""
+        if not self._starts.size:
+            return ""
+        fields, _ = thrift.read_struct(self._data, int(self._starts[0, 0]))
+        path = fields.get(1)
+        return path.decode(errors="replace") if isinstance(path, bytes) else ""
+
     def numbers(self, leaf: int, groups: IntArray) -> Numbers:
         """The numbers of a leaf column in some row groups.
 
