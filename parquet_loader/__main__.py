@@ -37,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     index.add_argument("--threads", type=_positive, default=16, help="footers read at once (%(default)s)")
     index.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
+    index.add_argument(
+        "--recount",
+        action="store_true",
+        help="count tokens from the data, whatever footers and cache say: for files whose writer counted nulls wrongly",
+    )
     options = parser.parse_args(arguments)
     if "://" in options.output or Path(options.output).is_dir():
         parser.error(f"--output must be a local file, not {options.output!r}")
@@ -50,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cache_dir=options.cache_dir,
                 threads=options.threads,
                 progress=progress.show,
+                recount=options.recount,
             )
             found.save(options.output)
         except (ParquetLoaderError, OSError) as error:

@@ -100,7 +100,7 @@ class ParquetLoader:
         requests = given.requests or (_REMOTE_REQUESTS if storage.is_remote else threads)
         index = given.index
         if index is None:
-            index = index_storage(storage, column=column, cache_dir=given.cache_dir)
+            index = index_storage(storage, column=column, cache_dir=given.cache_dir, budget_bytes=given.budget_bytes)
         elif not isinstance(index, DatasetIndex):
             index = DatasetIndex.load(index)
         if column is not None and index.column != column:

@@ -18,6 +18,7 @@ PACKAGE = Path(parquet_loader.__file__).parent
 ORDER = [
     "starting",
     "errors",
+    "advice",
     "interrupts",
     "blocks",
     "storage",

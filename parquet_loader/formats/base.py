@@ -11,7 +11,9 @@ Index, order, engine and checkpoints know nothing else of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +24,19 @@ from ..blocks import IntArray, TokenBlock
 from ..errors import DataError
 from ..storage.base import FileInfo, Storage
 
-__all__ = ["CODECS", "CODEC_NAMES", "ENTRY_ARRAYS", "ColumnChunk", "ColumnLayout", "FileEntry", "Format", "Leaf"]
+__all__ = [
+    "CODECS",
+    "CODEC_NAMES",
+    "ENTRY_ARRAYS",
+    "RECOUNT",
+    "ColumnChunk",
+    "ColumnLayout",
+    "Counting",
+    "CountingBudget",
+    "FileEntry",
+    "Format",
+    "Leaf",
+]
 
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
@@ -44,6 +58,13 @@ ENTRY_ARRAYS = (
 )
 
 
+# What to do where a footer counts wrongly.
+RECOUNT = (
+    "some writers count empty and null lists wrongly: give the loader index=build_index(source, recount=True), or the "
+    "file that `python -m parquet_loader index --recount` writes; they count anew"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnLayout:
     """How a file stores its token column: the same for all of the file's row groups.
@@ -53,7 +74,8 @@ class ColumnLayout:
         physical_type: ``"INT32"`` or ``"INT64"``.
         signed: False where the integers are unsigned (a uint32 above 2^31 is stored as a negative INT32).
         max_definition_level: the level of a present element; one more than the level of the list being non-empty
-            where an element may be null.
+            where an element may be null. 0 for a column that holds no value in the file, of whatever type: all of its
+            documents are empty.
         nullable_element: whether an element may be null.
     """
 
@@ -128,9 +150,9 @@ class FileEntry:
     """One file's footer, boiled down: for each column that may be meant its layout and its row groups' numbers.
 
     Attributes:
-        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`); empty
-            where the file has no column that may be meant.
-        leaves: what columns there are, where `columns` is empty.
+        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`); columns
+            of any type that hold no value are among them, since another file may have tokens there.
+        leaves: what columns there are, where none is a list of integers.
     """
 
     columns: dict[str, tuple[ColumnLayout, IntArray]]
@@ -149,16 +171,47 @@ class Leaf:
     signed: bool
 
 
+class CountingBudget:
+    """Bytes that threads hold together: one that wants more than are left waits, and more than there are, is alone."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._all = self._left = budget_bytes
+        self._given_back = threading.Condition()
+
+    @contextmanager
+    def hold(self, cost_bytes: int) -> Iterator[None]:
+        """Hold so many bytes."""
+        cost_bytes = min(cost_bytes, self._all)
+        with self._given_back:
+            self._given_back.wait_for(lambda: cost_bytes <= self._left)
+            self._left -= cost_bytes
+        try:
+            yield
+        finally:
+            with self._given_back:
+                self._left += cost_bytes
+                self._given_back.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How tokens are counted: within which memory, and whether all of them anew."""
+
+    budget: CountingBudget
+    anew: bool
+
+
 class Format(Protocol):
     """What a file format gives. All of it may be called from several threads at once."""
 
-    def read_entry(self, storage: Storage, file: FileInfo, column: str | None) -> FileEntry:
+    def read_entry(self, storage: Storage, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
         """Read a file's row groups, without their tokens.
 
         Args:
             storage: where the file lies.
             file: the file, pinned to the size and version of the listing.
             column: the token column; None for every column that may be meant.
+            counting: what counting may take, where the file does not tell how many tokens it holds.
 
         Raises:
             DataError: the file is not of this format, or damaged.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
+
+from ..advice import tokenization
 from ..errors import ConfigError
-from ..formats.base import FileEntry
+from ..formats.base import ENTRY_ARRAYS, Counting, CountingBudget, FileEntry
 from ..formats.parquet import PARQUET
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
@@ -22,6 +26,9 @@ _TOLD_FILES = 10  # as many files without the column are enough to stop reading 
 Progress = Callable[[int, int], None]
 
 
+_COUNTING_BYTES = 1 << 30
+
+
 def build_index(
     source: Source,
     *,
@@ -31,6 +38,8 @@ def build_index(
     threads: int = 16,
     retry_seconds: float = RETRY_SECONDS,
     progress: Progress | None = None,
+    recount: bool = False,
+    budget_bytes: int = _COUNTING_BYTES,
 ) -> DatasetIndex:
     """Read the footers of a dataset, or of as much of it as the cache does not know.
 
@@ -42,6 +51,9 @@ def build_index(
         threads: footers fetched at once.
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (files done, files in all), from this thread.
+        recount: count the tokens of all files from their data, whatever their footers and the cache say: for files
+            whose writer counted nulls wrongly. Reads the whole column.
+        budget_bytes: of memory for counting the tokens of files whose footers do not tell.
 
     Raises:
         ConfigError: no list of integers, several, or not the one asked for; names the files that differ.
@@ -49,7 +61,15 @@ def build_index(
         StorageError: a path that cannot be listed or read.
     """
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
-    return index_storage(storage, column=column, cache_dir=cache_dir, threads=threads, progress=progress)
+    return index_storage(
+        storage,
+        column=column,
+        cache_dir=cache_dir,
+        threads=threads,
+        progress=progress,
+        recount=recount,
+        budget_bytes=budget_bytes,
+    )
 
 
 def index_storage(
@@ -59,11 +79,14 @@ def index_storage(
     cache_dir: str | os.PathLike[str] | None = None,
     threads: int = 16,
     progress: Progress | None = None,
+    recount: bool = False,
+    budget_bytes: int = _COUNTING_BYTES,
 ) -> DatasetIndex:
     """`build_index` over a storage that is open already."""
     files = storage.list_files()
     cache = IndexCache(cache_dir, storage.identity, column)
-    known = dict(cache.read())
+    known = {} if recount else dict(cache.read())
+    counting = Counting(CountingBudget(budget_bytes), recount)
     # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
     entries = [known.get(file) if file.version else None for file in files]
     missing = [number for number, entry in enumerate(entries) if entry is None]
@@ -73,7 +96,7 @@ def index_storage(
         progress(done, len(files))
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
         try:
-            read = pool.map(lambda number: PARQUET.read_entry(storage, files[number], column), missing)
+            read = pool.map(lambda number: PARQUET.read_entry(storage, files[number], column, counting), missing)
             for number, entry in zip(missing, read, strict=True):
                 entries[number] = entry
                 done += 1
@@ -86,16 +109,25 @@ def index_storage(
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # after an error, do not read the others for nothing
     if lacking:
-        raise _no_column(lacking, done, column)
+        raise _no_column(lacking, done, column, storage)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
+    untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
+    if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
+        raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
     index = assemble(files, whole, _choose_column(files, whole, column))
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index
 
 
-def _no_column(lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None) -> ConfigError:
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _no_column(
+    lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None, storage: Storage
+) -> ConfigError:
     """What is wrong with the first file without the column, which others are like it, and whether all are."""
     (file, entry), more = lacking[0], [file.path for file, _ in lacking[1:]]
     candidates = [leaf.name for leaf in entry.leaves if leaf.is_tokens]
@@ -112,23 +144,48 @@ def _no_column(lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column:
         problem += f". It is the same with {len(more)} more: {', '.join(more)}"
     if done > len(lacking):
         problem += f". The other {done - len(lacking):,} files looked at have it: name only those as the source"
-    elif not candidates:
-        problem += ". If it holds text, tokenize it with tools/pretokenize.py"
+    elif not candidates and (texts := [leaf.name for leaf in entry.leaves if _is_text(leaf.type)]):
+        where = storage.root if done > 1 else f"{storage.root}/{file.path}"
+        problem += f". If it holds text, {tokenization(where, 'text' if 'text' in texts else texts[0])}"
     return ConfigError(f"{file.path} {problem}")
+
+
+# Names that tokens go by, first those that mean nothing else; and those that other lists of integers beside them have.
+_TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "ids")
+
+
+_OTHER_NAMES = re.compile(
+    r"mask|label|token_type|position|segment|length|offset|index|span|special|word_ids|doc_id", re.IGNORECASE
+)
+
+
+def _rank_of_name(name: str) -> tuple[int, str]:
+    """Sorts first what is likely the name of the token column."""
+    last = name.rsplit(".", 1)[-1].lower()
+    if last in _TOKEN_NAMES:
+        return _TOKEN_NAMES.index(last), name
+    return len(_TOKEN_NAMES) + (1 if _OTHER_NAMES.search(last) else 0), name
+
+
+def _common_columns(entries: Sequence[FileEntry]) -> set[str]:
+    return set.intersection(*(set(entry.columns) for entry in entries))
 
 
 def _choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None) -> str:
     """The one column that every file has; says which files differ where there is none."""
-    common = set.intersection(*(set(entry.columns) for entry in entries))
+    common = _common_columns(entries)
     if column is not None:
         assert column in common
         return column
-    if len(common) == 1:
-        return common.pop()
-    if common:
+    place = ENTRY_ARRAYS.index("tokens")
+    holding = {name for name in common if any(entry.columns[name][1][place].any() for entry in entries)}
+    candidates = sorted(holding or common, key=_rank_of_name)
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         raise ConfigError(
-            f"several columns are lists of integers: {sorted(common)}; say which holds the tokens, "
-            f"for instance column={min(common)!r}"
+            f"several columns are lists of integers: {candidates}; say which holds the tokens, "
+            f"for instance column={candidates[0]!r}"
         )
     names = sorted({name for entry in entries for name in entry.columns})
     examples = []

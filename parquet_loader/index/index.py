@@ -5,15 +5,17 @@ null; an empty or a null list takes one slot that counts as null:
 
     [[1, 2, 3], [], None, [4], [7]]      7 slots, 2 nulls:  5 tokens, 5 documents
 
-Only where a writer left the statistics out is a chunk decoded to be counted. Each file costs one read of its tail
-(two where the footer is long). The result is cached on disk; with a warm cache a dataset costs its listing, and only
-files whose size or version changed are read again.
+Only where a writer left the statistics out, or is known to have counted wrongly, a chunk's levels are counted. Each
+file costs one read of its tail (two where the footer is long). The result is cached on disk; with a warm cache a
+dataset costs its listing, and only files whose size or version changed are read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +38,7 @@ INDEX_VERSION = 1
 ARRAYS = ("file", *ENTRY_ARRAYS)
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
+_SPLIT = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +121,19 @@ class DatasetIndex:
         return digest.hexdigest()
 
     def remarks(self) -> tuple[str, ...]:
-        """What costs time or memory in the way the files were written, a sentence each; empty where all is well."""
+        """What is likely not meant, or costs time or memory in the way the files were written, a sentence each; empty
+        where all is well.
+        """
         if not len(self):
             return ()
         found = []
+        splits = Counter(match[1].lower() for file in self.files if (match := _SPLIT.search(file.path)))
+        if len(splits) > 1:
+            counts = ", ".join(f"{count:,} of {name}" for name, count in sorted(splits.items()))
+            found.append(
+                f"the files are of several splits ({counts}) and are read as one set; name one split's as the source, "
+                "for instance by a glob"
+            )
         median = int(np.median(self.tokens))
         if median < _SMALL_TOKENS and len(self) > 1:
             found.append(

@@ -29,6 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "common_base",
     "entry_of",
     "is_hidden",
+    "refuse_table",
 ]
 
 
@@ -144,6 +146,27 @@ def is_hidden(inside: str) -> bool:
     return any(name.startswith(("_", ".")) for name in inside.split("/"))
 
 
+_TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_hudi": "Hudi"}
+_ICEBERG_LOG = re.compile(r"(?:^|/)metadata/[^/]*\.metadata\.json$")
+
+
+def refuse_table(path: str) -> None:
+    """Refuse a folder in which a path lies that only tables with a log of their own have: Delta Lake, Hudi, Iceberg.
+
+    Their folders keep files that are no longer part of the table, or not yet.
+    """
+    parts = path.split("/")
+    kind = next((_TABLE_LOGS[part] for part in parts if part in _TABLE_LOGS), None)
+    if kind is None and _ICEBERG_LOG.search(path):
+        kind = "Iceberg"
+    if kind is not None:
+        raise ConfigError(
+            f"{path} is the log of a {kind} table: its folder may hold files that are not part of the table any more, "
+            "and only the log tells which are; give the paths of its live files as a list, which the table's own "
+            "library names, or write the table anew as plain Parquet"
+        )
+
+
 class Listing:
     """Collects a source's files under its root; says clearly when there is nothing, or a file is named twice."""
 
@@ -154,6 +177,8 @@ class Listing:
 
     def wants(self, path: str, entry: Entry) -> bool:
         """Whether a path that an entry leads to is a data file of it."""
+        if entry.kind != "file":
+            refuse_table(path)
         inside = path[len(entry.base) :]
         wanted = entry.kind == "file" or (
             path.startswith(entry.base) and inside.endswith(".parquet") and not is_hidden(inside)
@@ -177,9 +202,12 @@ class Listing:
         """All files by path, of a source that is shown as ``shown``."""
         if not self._files:
             seen = ", ".join(sorted(self._passed_over)[:5])
+            advice = conversion_of(self._passed_over, shown)
             raise PathNotFoundError(
                 f"{shown} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
-                f"with _ or .; " + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
+                f"with _ or .; "
+                + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
+                + (f": {advice}" if advice else "")
             )
         return [self._files[path] for path in sorted(self._files)]
 

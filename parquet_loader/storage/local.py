@@ -9,7 +9,17 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from ..errors import PathNotFoundError, StorageError
-from .base import WILDCARD, Entry, FileInfo, Listing, changed_error, common_base, entry_of, is_hidden
+from .base import (
+    WILDCARD,
+    Entry,
+    FileInfo,
+    Listing,
+    changed_error,
+    common_base,
+    entry_of,
+    is_hidden,
+    refuse_table,
+)
 
 __all__ = ["LocalStorage", "files_below", "status_of"]
 
@@ -140,11 +150,14 @@ def _scan(folder: str, above: _FolderIds) -> tuple[list[os.DirEntry[str]], _Fold
         if identity in above:
             return [], above
         with os.scandir(folder or "/") as entries:
-            return list(entries), above | {identity}
+            found = list(entries)
     except FileNotFoundError as error:
         raise PathNotFoundError(f"there is no {folder}; check the path, or the mount it lies on") from error
     except OSError as error:
         raise StorageError(f"cannot list {folder}: {error.strerror}") from error
+    for entry in found:
+        refuse_table(f"{folder}/{entry.name}")
+    return found, above | {identity}
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -204,6 +204,23 @@ def test_row_groups_of_a_good_size_are_not_remarked_on(tmp_path: Path) -> None:
     assert build_index(tmp_path).remarks() == ()
 
 
+def test_files_of_several_splits_are_remarked_on(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        write_pyarrow(tmp_path / "data" / f"{name}.parquet", [[1] * 40_000])
+    (remark,) = build_index(tmp_path).remarks()
+    assert remark.startswith("the files are of several splits (1 of test, 2 of train)")
+    assert build_index(tmp_path / "data" / "train-*.parquet").remarks() == ()
+
+
+def test_folders_of_several_splits_are_remarked_on(tmp_path: Path) -> None:
+    for name in ("train/a", "validation/a", "contest-training/b"):
+        (tmp_path / name).parent.mkdir()
+        write_pyarrow(tmp_path / f"{name}.parquet", [[1] * 40_000])
+    (remark,) = build_index(tmp_path).remarks()
+    assert "(1 of train, 1 of validation)" in remark
+
+
 def test_a_set_without_rows_has_no_remarks(tmp_path: Path) -> None:
     write_pyarrow(tmp_path / "x.parquet", [])
     assert build_index(tmp_path).remarks() == ()
@@ -486,6 +503,23 @@ def test_several_lists_of_integers_are_listed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"several .*\['ids', 'mask'\].*column='ids'"):
         build_index(tmp_path)
     assert build_index(tmp_path, column="mask").column == "mask"
+
+
+@pytest.mark.parametrize(
+    ("names", "suggested"),
+    [
+        (["attention_mask", "input_ids", "labels"], "input_ids"),
+        (["attention_mask", "labels", "special_tokens_mask", "token_type_ids", "tokens"], "tokens"),
+        (["attention_mask", "position_ids", "text_tokens"], "text_tokens"),
+        (["loss_mask", "out.input_ids", "zeros"], "out.input_ids"),
+    ],
+)
+def test_what_is_suggested_of_several_lists_is_the_likely_one(tmp_path: Path, names: list[str], suggested: str) -> None:
+    plain = {name: [[1]] for name in names if "." not in name}
+    nested = {name.split(".")[0]: [{name.split(".")[1]: [1]}] for name in names if "." in name}
+    write_columns(tmp_path / "x.parquet", {**plain, **nested})
+    with pytest.raises(ConfigError, match=rf"several .*\['{suggested}', .*for instance column='{suggested}'"):
+        build_index(tmp_path)
 
 
 def test_no_list_of_integers_says_which_columns_there_are(tmp_path: Path) -> None:

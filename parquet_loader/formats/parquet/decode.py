@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from ...blocks import IntArray, TokenBlock, narrowed
 from ...errors import DataError
-from ..base import CODECS, ColumnChunk, ColumnLayout
+from ..base import CODECS, RECOUNT, ColumnChunk, ColumnLayout
 from . import rehost, thrift
 from .levels import ByteArray, document_offsets, null_element, unusual_levels
 from .pages import PLAIN, NotSupported, open_page, plan_pages, unpacked_bound
@@ -83,6 +83,8 @@ def decode_chunk(
         raise chunk.error(f"compression {chunk.codec!r} is unknown; write the file anew with zstd, snappy, lz4 or none")
     if len(raw) != chunk.length:
         raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
+    if not chunk.layout.max_definition_level:
+        return TokenBlock(np.empty(0, dtype or chunk.layout.dtype), np.zeros(chunk.rows + 1, np.int64))
     view = memoryview(raw).cast("B")
     stored = Wanted(dtype=chunk.layout.dtype, bound=None)
     try:
@@ -102,7 +104,7 @@ def decode_chunk(
     if len(block.offsets) - 1 != chunk.rows:
         raise chunk.error(f"holds {len(block.offsets) - 1:,} documents where its footer says {chunk.rows:,}")
     if chunk.tokens >= 0 and len(block.tokens) != chunk.tokens:
-        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}")
+        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}; {RECOUNT}")
     return block
 
 

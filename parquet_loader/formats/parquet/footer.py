@@ -1,75 +1,479 @@
-"""Refuses the damaged footers that pyarrow ends the process on, instead of raising.
+"""A file's footer to what an index needs of it: the schema, as a footer of its own that pyarrow may read, and one
+column's numbers in every row group.
 
 pyarrow checks much of a footer, and takes the rest for granted: a type, repetition or codec that the format does not
 have, a column chunk of another type than its column, or a histogram of levels of another length than there are levels.
-On those it aborts, and no training run should end without a word on one bad file of thousands.
+On those it ends the process, and no training run should end without a word on one bad file of thousands. So pyarrow is
+given no row group at all, and of the schema only what is sound.
+
+A footer is a Thrift struct, which can only be read from its start to its end, and there may be hundreds of thousands of
+column chunks in it, each a struct of fifty steps. But they are alike: between their *payloads*, which are integers and
+byte strings of any length, all have the same bytes, of which there are a few *shapes* in a file.
+
+    26 ..  1c 15 ..  19 35 ..  ..  ..  19 18 ..................  15 ..  16 ....  16 ....
+       │         │         │   │   │         └ a byte string        │      └ an integer
+       └─────────┴─────────┴───┴───┴ integers                       └ an integer
+
+The first chunk of a shape is read step by step. Then all places that may begin another one are followed at once, one
+step of all of them at a time. Nothing rests on how they were found: a chunk's end is used only where the walk from the
+start of the footer comes by, and every byte that is not a payload was compared.
+
+Source: parquet.thrift of the Parquet format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
+import numpy.typing as npt
 
-from ...errors import DataError
-from ...storage.base import FileInfo, Storage
-from .thrift import ThriftError, Value, read_struct
+from ...blocks import IntArray
+from . import thrift
+from .thrift import ThriftError
 
-__all__ = ["check_footer", "read_footer"]
+__all__ = ["EncryptedColumnError", "Footer", "Numbers", "read_footer"]
 
-Fields = dict[int, Value]
+ByteArray = npt.NDArray[np.uint8]
+BoolArray = npt.NDArray[np.bool_]
+Fields = dict[int, thrift.Value]
 
 # How many there are of each in parquet.thrift.
-_TYPES, _REPETITIONS, _CODECS = 8, 3, 8
-_OPTIONAL, _REPEATED = 1, 2
+_TYPES, _REPETITIONS = 8, 3
+
+_INTEGERS = (thrift.I16, thrift.I32, thrift.I64)
+_VARINT = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+# What mostly follows a row group's columns: its size, its rows, and other integers up to its end.
+_PLAIN_TAIL = re.compile(
+    b"\x16"
+    + _VARINT
+    + b"\x16("
+    + _VARINT
+    + b")(?:["
+    + re.escape(bytes(step << 4 | kind for step in range(1, 16) for kind in _INTEGERS))
+    + b"]"
+    + _VARINT
+    + b")*\x00",
+    re.DOTALL,
+)
+_LONG = 8 << 10  # bytes of a footer that has chunks enough to follow them together
+_VARINT_BYTES = 9  # more than any number of sense takes
+_MOST_SHAPES = 32
+_MOST_STEPS = 256  # of a shape; histograms may have any number
+
+# Where a ColumnChunk holds what is wanted.
+_PATHS = {
+    "type": (3, 1),
+    "codec": (3, 4),
+    "slots": (3, 5),
+    "length": (3, 7),
+    "data_offset": (3, 9),
+    "dictionary_offset": (3, 11),
+    "nulls": (3, 12, 3),
+    "max_id": (3, 12, 5),
+    "min_id": (3, 12, 6),
+    "signed_max_id": (3, 12, 1),  # of old writers, who took all integers for signed ones
+    "signed_min_id": (3, 12, 2),
+}
+_ENCRYPTED = (8,)
 
 
-def check_footer(footer: memoryview) -> None:
-    """Look at a ``FileMetaData`` of parquet.thrift.
+class EncryptedColumnError(Exception):
+    """A column chunk whose numbers, or data, are encrypted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """What the footer says of one column's chunks.
+
+    Attributes:
+        values: a name in `_PATHS` to an array of shape ``(row groups,)``.
+        known: the same names to where the footer says it at all.
+    """
+
+    values: Mapping[str, IntArray]
+    known: Mapping[str, BoolArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footer:
+    """A ``FileMetaData`` of parquet.thrift.
+
+    Attributes:
+        created_by: who wrote the file, or "".
+        types: each leaf column's type in parquet.thrift.
+        rows: shape ``(row groups,)``.
+    """
+
+    created_by: str
+    types: Sequence[int]
+    rows: IntArray
+    _data: memoryview
+    _schema: memoryview
+    _arrow_schema: bytes
+    _starts: IntArray  # shape (row groups, leaves): where each column chunk's struct begins
+    _shapes: Sequence[_Shape]
+
+    def schema_file(self) -> bytes:
+        """A Parquet file of the same schema and no row groups."""
+        fields: list[thrift.Field] = [
+            (1, thrift.I32, 2),
+            (2, thrift.LIST, bytes(self._schema)),
+            (3, thrift.I64, 0),
+            (4, thrift.LIST, thrift.struct_list()),
+        ]
+        if self._arrow_schema:
+            fields.append((5, thrift.LIST, thrift.struct_list(self._arrow_schema)))
+        footer = thrift.struct(*fields)
+        return b"".join((b"PAR1", footer, len(footer).to_bytes(4, "little"), b"PAR1"))
+
+    def data_file(self) -> str:
+        """The file that the first column chunk is said to lie in; "" for this one, as nearly all say."""
+        if not self._starts.size:
+            return ""
+        fields, _ = thrift.read_struct(self._data, int(self._starts[0, 0]))
+        path = fields.get(1)
+        return path.decode(errors="replace") if isinstance(path, bytes) else ""
+
+    def numbers(self, leaf: int, groups: IntArray) -> Numbers:
+        """The numbers of a leaf column in some row groups.
+
+        Raises:
+            EncryptedColumnError: its numbers cannot be read.
+        """
+        starts = self._starts[groups, leaf]
+        values = {name: np.zeros(len(starts), np.int64) for name in _PATHS}
+        known = {name: np.zeros(len(starts), bool) for name in _PATHS}
+        left = np.arange(len(starts))
+        data = np.frombuffer(self._data, np.uint8)
+        for shape in self._shapes:
+            if not len(left):
+                break
+            steps = _wanted_steps(shape.fields, shape.kinds)
+            lanes, _, places = _follow(data, shape, starts[left], frozenset(steps.values()))
+            if not len(lanes):
+                continue
+            _check_plain(shape.fields)
+            for name, step in steps.items():
+                read = _integers if shape.kinds[step] in _INTEGERS else _numbers
+                values[name][left[lanes]], known[name][left[lanes]] = read(data, places[step])
+            left = np.delete(left, lanes)
+        for place in left.tolist():
+            tracer = _Tracer(self._data, int(starts[place]))
+            fields = tracer.struct(3)
+            _check_plain(fields)
+            for name, step in _wanted_steps(fields, [kind for kind, _, _ in tracer.payloads]).items():
+                kind, first, end = tracer.payloads[step]
+                payload = thrift.Reader(self._data, first)
+                if kind in _INTEGERS and end - first <= _VARINT_BYTES:
+                    values[name][place], known[name][place] = payload.integer(), True
+                elif kind == thrift.BINARY and payload.varint() in (4, 8):
+                    octets = self._data[payload.position : end]
+                    values[name][place], known[name][place] = int.from_bytes(octets, "little", signed=True), True
+        return Numbers(values, known)
+
+
+def read_footer(data: memoryview) -> Footer:
+    """Read a footer, without the eight bytes that end the file.
 
     Raises:
-        ThriftError: it is not well-formed, or pyarrow would end the process on it.
+        ThriftError: it is not well-formed, or its schema and its row groups do not agree.
     """
-    fields, _ = read_struct(footer, 0, i32_only=True)
-    leaves = list(_leaves(_structs(fields, 2)))
-    for row_group in _structs(fields, 4):
-        columns = _structs(row_group, 1)
-        if len(columns) != len(leaves):
-            raise ThriftError(f"a row group has {len(columns)} columns where the schema has {len(leaves)}")
-        for column, (kind, definition, repetition) in zip(columns, leaves, strict=True):
-            meta = column.get(3)
-            if not isinstance(meta, dict):
-                continue  # an encrypted column's, which is refused later
-            if _enum(meta, 1, "type", _TYPES) != kind:
-                raise ThriftError(f"a column of type {kind} has a chunk of type {meta.get(1)!r}")
-            _enum(meta, 4, "codec", _CODECS)
-            sizes = meta.get(16)
-            if isinstance(sizes, dict):
-                _check_histogram(sizes, 2, repetition)
-                _check_histogram(sizes, 3, definition)
-
-
-def _leaves(schema: list[Fields]) -> Iterator[tuple[int, int, int]]:
-    """(type, highest definition level, highest repetition level) of every leaf, depth first as they are stored."""
-    if not schema:
+    reader = thrift.Reader(data)
+    chunks = _Chunks(data)
+    schema = data[:0]
+    types: list[int] | None = None
+    file_rows: int | None = None
+    arrow_schema = created_by = b""
+    rows: list[int] = []
+    starts: list[int] = []
+    for number, kind in reader.fields():
+        begin = reader.position
+        if kind in (thrift.TRUE, thrift.FALSE):
+            continue
+        if number == 2 and kind == thrift.LIST:
+            types = list(_leaves(_structs(reader)))
+            schema = data[begin : reader.position]
+        elif number == 3 and kind in _INTEGERS:
+            file_rows = reader.integer()
+        elif number == 4 and kind == thrift.LIST:
+            rows, starts = [], []
+            for _ in range(_struct_count(reader)):
+                rows.append(_walk_row_group(reader, chunks, starts, types))
+        elif number == 5 and kind == thrift.LIST:
+            arrow_schema = _arrow_schema(reader)
+        elif number == 6 and kind == thrift.BINARY:
+            created_by = reader.take(reader.varint())
+        else:
+            reader.value(kind, 1)
+    if types is None:
         raise ThriftError("there is no schema")
-    open_groups = [[_children(schema[0]), 0, 0]]  # of each group we are in: children left, and its levels
-    for element in schema[1:]:
-        while open_groups and not open_groups[-1][0]:
+    if file_rows != sum(rows):
+        raise ThriftError(f"the row groups have {sum(rows):,} rows where the file has {file_rows}")
+    return Footer(
+        created_by=created_by.decode(errors="replace"),
+        types=types,
+        rows=np.array(rows, np.int64),
+        _data=data,
+        _schema=schema,
+        _arrow_schema=arrow_schema,
+        _starts=np.array(starts, np.int64).reshape(len(rows), len(types)),
+        _shapes=tuple(chunks.shapes.values()),
+    )
+
+
+def _at(fields: thrift.Value, path: Sequence[int]) -> thrift.Value | None:
+    found: thrift.Value | None = fields
+    for number in path:
+        found = found.get(number) if isinstance(found, dict) else None
+    return found
+
+
+def _wanted_steps(fields: Fields, kinds: Sequence[int]) -> dict[str, int]:
+    """The steps of a column chunk's struct that hold what `_PATHS` names."""
+    steps = {name: _at(fields, path) for name, path in _PATHS.items()}
+    return {
+        name: step for name, step in steps.items() if type(step) is int and kinds[step] in (*_INTEGERS, thrift.BINARY)
+    }
+
+
+def _check_plain(fields: Fields) -> None:
+    if _at(fields, _ENCRYPTED) is not None:
+        raise EncryptedColumnError
+
+
+def _struct_count(reader: thrift.Reader) -> int:
+    count, kind = reader.list_header()
+    if count and kind != thrift.STRUCT:
+        raise ThriftError(f"a list before byte {reader.position} is no list of structs")
+    return count
+
+
+def _structs(reader: thrift.Reader) -> Iterator[Fields]:
+    for _ in range(_struct_count(reader)):
+        yield reader.struct(1)
+
+
+def _arrow_schema(reader: thrift.Reader) -> bytes:
+    """The struct of the key ``ARROW:schema`` in the file's metadata, or no bytes."""
+    found = b""
+    for _ in range(_struct_count(reader)):
+        begin = reader.position
+        if reader.struct(1).get(1) == b"ARROW:schema":
+            found = bytes(reader.data[begin : reader.position])
+    return found
+
+
+# ── row groups ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _walk_row_group(reader: thrift.Reader, chunks: _Chunks, starts: list[int], types: Sequence[int] | None) -> int:
+    """A row group's rows; the beginnings of its column chunks are added to ``starts``."""
+    rows: int | None = None
+    count = 0
+    for number, kind in reader.fields():
+        if number == 1 and kind == thrift.LIST:
+            count = _struct_count(reader)
+            position = reader.position
+            for _ in range(count):
+                starts.append(position)
+                position = chunks.end(position)
+            reader.position = position
+            tail = _PLAIN_TAIL.match(reader.data, position)
+            if tail:
+                reader.position = tail.start(1)
+                rows = reader.integer()
+                reader.position = tail.end()
+                break
+        elif number == 3 and kind in _INTEGERS:
+            rows = reader.integer()
+        elif kind not in (thrift.TRUE, thrift.FALSE):
+            reader.value(kind, 2)
+    if types is None or count != len(types):
+        raise ThriftError(f"a row group has {count} columns where the schema has {len(types or ())}")
+    if rows is None or not 0 <= rows < 2**63:
+        raise ThriftError(f"a row group of {rows} rows")
+    return rows
+
+
+class _Tracer(thrift.Reader):
+    """Reads a struct whose values are not the payloads, but the numbers of their steps."""
+
+    __slots__ = ("payloads",)
+
+    def __init__(self, data: memoryview, position: int) -> None:
+        super().__init__(data, position)
+        self.payloads: list[tuple[int, int, int]] = []  # (type, first byte, end)
+
+    def value(self, kind: int, depth: int) -> thrift.Value:
+        begin = self.position
+        value = super().value(kind, depth)
+        if kind in (thrift.LIST, thrift.SET, thrift.MAP, thrift.STRUCT):
+            return value
+        self.payloads.append((kind, begin, self.position))
+        return len(self.payloads) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What structs of a shape have in common.
+
+    Attributes:
+        literals: the bytes before each payload, and those after the last one.
+        kinds: each payload's type.
+        fields: the fields, each with the number of its payload.
+    """
+
+    literals: tuple[bytes, ...]
+    kinds: tuple[int, ...]
+    fields: Fields = field(compare=False)
+
+
+class _Chunks:
+    """Where the structs of column chunks end."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.shapes: dict[_Shape, _Shape] = {}
+        self._data = data
+        self._bytes = np.frombuffer(data, np.uint8)
+        self._ends: dict[int, int] = {}
+        self._candidates: dict[tuple[bytes, ...], IntArray] = {}
+
+    def end(self, begin: int) -> int:
+        """The byte after the struct that begins at ``begin``."""
+        end = self._ends.get(begin)
+        if end is not None:
+            return end
+        tracer = _Tracer(self._data, begin)
+        fields = tracer.struct(3)
+        if len(self._data) > _LONG and len(tracer.payloads) <= _MOST_STEPS and len(self.shapes) < _MOST_SHAPES:
+            payloads = tracer.payloads
+            edges = [begin, *(edge for _, first, end in payloads for edge in (first, end)), tracer.position]
+            shape = _Shape(
+                literals=tuple(bytes(self._data[a:b]) for a, b in zip(edges[::2], edges[1::2], strict=True)),
+                kinds=tuple(kind for kind, _, _ in payloads),
+                fields=fields,
+            )
+            if shape not in self.shapes:
+                self.shapes[shape] = shape
+                self._follow_all(shape)
+        return tracer.position
+
+    def _follow_all(self, shape: _Shape) -> None:
+        if not shape.kinds or shape.kinds[0] not in _INTEGERS:
+            return
+        first = shape.literals[:2]
+        places = self._candidates.get(first)
+        if places is None:
+            pattern = re.compile(re.escape(first[0]) + _VARINT + re.escape(first[1]), re.DOTALL)
+            places = np.array([match.start() for match in pattern.finditer(self._data)], np.int64)
+        lanes, ends, _ = _follow(self._bytes, shape, places)
+        self._ends.update(zip(places[lanes].tolist(), ends.tolist(), strict=True))
+        self._candidates[first] = np.delete(places, lanes)
+
+
+# ── many structs at once ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _follow(
+    data: ByteArray, shape: _Shape, starts: IntArray, wanted: frozenset[int] = frozenset()
+) -> tuple[IntArray, IntArray, dict[int, IntArray]]:
+    """Which of the places in ``data`` begin a struct of the shape, where those end, and where their ``wanted`` payloads
+    are. Reading stops at the end of the data, where the last byte is repeated: what got there is left out.
+    """
+    lanes = np.arange(len(starts))
+    places = starts
+    found: dict[int, IntArray] = {}
+    for step, literal in enumerate(shape.literals):
+        for byte in literal:
+            same = data.take(places, mode="clip") == byte
+            places = places + 1
+            if not same.all():
+                lanes, places = lanes[same], places[same]
+                found = {number: kept[same] for number, kept in found.items()}
+        if step == len(shape.kinds):
+            break
+        if step in wanted:
+            found[step] = places
+        places = _skip(data, shape.kinds[step], places)
+    inside = places <= len(data)
+    return lanes[inside], places[inside], {number: kept[inside] for number, kept in found.items()}
+
+
+def _skip(data: ByteArray, kind: int, places: IntArray) -> IntArray:
+    """The bytes after payloads of a type."""
+    if kind in _INTEGERS:
+        return _varint_ends(data, places)
+    if kind == thrift.BINARY:
+        ends = _varint_ends(data, places)
+        return ends + np.minimum(_varints(data, places, ends), len(data))
+    return places + {thrift.DOUBLE: 8, thrift.UUID: 16}.get(kind, 1)
+
+
+def _varint_ends(data: ByteArray, places: IntArray) -> IntArray:
+    more = data.take(places, mode="clip") > 127
+    ends = places + 1
+    for _ in range(9):
+        if not more.any():
+            return ends
+        ends += more
+        more &= data.take(ends - 1, mode="clip") > 127
+    ends[more] = len(data) + 1  # too long for an integer
+    return ends
+
+
+def _varints(data: ByteArray, places: IntArray, ends: IntArray) -> IntArray:
+    """Varints of at most `_VARINT_BYTES` bytes, which are 63 bits; longer ones are cut."""
+    values = np.zeros(len(places), np.int64)
+    longest = int((ends - places).max(initial=0))
+    for place in range(min(longest, _VARINT_BYTES)):
+        byte = data.take(places + place, mode="clip").astype(np.int64)
+        values |= np.where(places + place < ends, (byte & 127) << 7 * place, 0)
+    return values
+
+
+def _integers(data: ByteArray, places: IntArray) -> tuple[IntArray, BoolArray]:
+    """Signed integers, and which of them are known."""
+    ends = _varint_ends(data, places)
+    values = _varints(data, places, ends)
+    return (values >> 1) ^ -(values & 1), ends - places <= _VARINT_BYTES
+
+
+def _numbers(data: ByteArray, places: IntArray) -> tuple[IntArray, BoolArray]:
+    """Byte strings of 4 or 8 bytes as little-endian integers, and which of them are such."""
+    values = np.zeros(len(places), np.int64)
+    lengths = data.take(places, mode="clip")
+    for length, dtype in ((4, "<i4"), (8, "<i8")):
+        picked = np.flatnonzero(lengths == length)
+        octets = data.take(places[picked, None] + np.arange(1, length + 1), mode="clip")
+        values[picked] = octets.view(dtype)[:, 0]
+    return values, (lengths == 4) | (lengths == 8)
+
+
+# ── the schema ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _leaves(elements: Iterator[Fields]) -> Iterator[int]:
+    """The type of every leaf, depth first as they are stored."""
+    root = next(elements, None)
+    if root is None:
+        raise ThriftError("there is no schema")
+    open_groups = [_children(root)]  # of each group we are in, the children left
+    for element in elements:
+        while open_groups and not open_groups[-1]:
             open_groups.pop()
         if not open_groups:
             raise ThriftError("the schema has elements in no group")
-        group = open_groups[-1]
-        group[0] -= 1
-        repetition = _enum(element, 3, "repetition", _REPETITIONS)
-        definition_level = group[1] + (repetition in (_OPTIONAL, _REPEATED))
-        repetition_level = group[2] + (repetition == _REPEATED)
+        open_groups[-1] -= 1
+        if 3 in element:  # where it is missing pyarrow takes it for required
+            _enum(element, 3, "repetition", _REPETITIONS)
         if element.get(5):
-            open_groups.append([_children(element), definition_level, repetition_level])
-        else:
-            yield _enum(element, 1, "type", _TYPES), definition_level, repetition_level
-    if any(left for left, _, _ in open_groups):
+            open_groups.append(_children(element))
+        elif 1 in element:  # else a group without children
+            yield _enum(element, 1, "type", _TYPES)
+    if any(open_groups):
         raise ThriftError("the schema ends in the middle of a group")
 
 
@@ -80,77 +484,8 @@ def _children(element: Fields) -> int:
     return value
 
 
-def _check_histogram(sizes: Fields, field: int, highest_level: int) -> None:
-    counts = sizes.get(field, [])
-    if not isinstance(counts, list) or len(counts) not in (0, highest_level + 1):
-        raise ThriftError(f"a histogram is not of {highest_level + 1} levels")
-
-
-def _structs(fields: Fields, field: int) -> list[Fields]:
-    values = fields.get(field, [])
-    if not isinstance(values, list):
-        raise ThriftError(f"field {field} is no list of structs")
-    structs = [value for value in values if isinstance(value, dict)]
-    if len(structs) != len(values):
-        raise ThriftError(f"field {field} is no list of structs")
-    return structs
-
-
-def _enum(fields: Fields, field: int, name: str, count: int) -> int:
-    value = fields.get(field)
+def _enum(fields: Fields, number: int, name: str, count: int) -> int:
+    value = fields.get(number)
     if type(value) is not int or not 0 <= value < count:
         raise ThriftError(f"there is no {name} {value!r}")
     return value
-
-
-_TAIL_BYTES = 64 << 10
-_SIGNATURE_BYTES = 28  # nonce and tag, after a footer that is plain while columns are encrypted
-
-
-def read_footer(storage: Storage, file: FileInfo) -> pq.FileMetaData:
-    """The footer, with one read of the file's tail, or two where it is longer than `_TAIL_BYTES`."""
-    if file.size < 12:
-        raise DataError(
-            f"is {file.size} bytes long, too short for a Parquet file; was its writing or copying cut off?",
-            path=file.path,
-        )
-    tail = storage.read(file, max(0, file.size - _TAIL_BYTES), min(file.size, _TAIL_BYTES))
-    if tail[-4:] == b"PARE":
-        raise DataError("has an encrypted footer; encrypted files cannot be read, decrypt it first", path=file.path)
-    if tail[-4:] != b"PAR1":
-        raise _not_parquet(storage, file)
-    length = int.from_bytes(tail[-8:-4], "little")
-    if length > file.size - 12:
-        raise DataError(f"claims a footer of {length:,} bytes in {file.size:,}; it is damaged", path=file.path)
-    if length + 8 > len(tail):
-        tail = storage.read(file, file.size - length - 8, length + 8)
-    framed = b"PAR1" + tail[-(length + 8) :]
-    try:
-        check_footer(memoryview(framed)[4:-8])
-        # The limits only guard against allocating more than the bytes can describe, which is what the length says.
-        metadata = pq.ParquetFile(
-            pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
-        ).metadata
-    except (pa.ArrowException, OSError, UnicodeDecodeError, ThriftError) as error:
-        if "encrypted" in str(error).lower():
-            raise DataError("is encrypted; decrypt it first", path=file.path) from error
-        raise DataError(f"its footer cannot be read, it is damaged ({error})", path=file.path) from error
-    if length - metadata.serialized_size == _SIGNATURE_BYTES:  # pyarrow ends the process when asked for its columns
-        raise DataError("has encrypted columns and a signed footer; decrypt it first", path=file.path)
-    return metadata
-
-
-def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
-    head = storage.read(file, 0, min(file.size, 64))
-    start = head.lstrip().lower()
-    if head[:4] == b"PAR1":
-        cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
-    elif head[:6] == b"ARROW1":
-        cause = "it is an Arrow IPC (Feather) file: write it as Parquet"
-    elif start.startswith((b"<!doctype", b"<html", b"<?xml")):
-        cause = "it is a web page, an error message perhaps: download the file again"
-    elif start.startswith(b"version https://git-lfs"):
-        cause = "it is a Git LFS pointer: fetch the real file with git lfs pull"
-    else:
-        cause = f"it starts with {head[:8]!r}"
-    return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)

@@ -41,7 +41,18 @@ except ImportError:
     from zlib import crc32
 
 
-__all__ = ["Body", "NotSupported", "Page", "open_page", "plan_pages", "stored_body", "unpack_body", "unpacked_bound"]
+__all__ = [
+    "DICTIONARY",
+    "PLAIN",
+    "Body",
+    "NotSupported",
+    "Page",
+    "open_page",
+    "plan_pages",
+    "stored_body",
+    "unpack_body",
+    "unpacked_bound",
+]
 
 # parquet.thrift: page types, encodings.
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)

@@ -18,7 +18,7 @@ Source: the Thrift compact protocol specification, and parquet.thrift for the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias, Union
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "MAX_DEPTH",
     "STRUCT",
     "Field",
+    "Reader",
     "ThriftError",
     "Value",
     "binary",
@@ -99,18 +100,15 @@ class ThriftError(ValueError):
     """Bytes that are no struct of the compact protocol."""
 
 
-def read_struct(data: memoryview, position: int, *, i32_only: bool = False) -> tuple[dict[int, Value], int]:
+def read_struct(data: memoryview, position: int) -> tuple[dict[int, Value], int]:
     """The struct at ``position`` as {field id: value}, and the position after it.
-
-    With ``i32_only`` fields that are integers of another width are left out, as they are by a reader that knows them
-    as 32-bit ones.
 
     Doubles and UUIDs stay bytes, sets are lists, and a map is a list of its keys and values in turn.
 
     Raises:
         ThriftError: it is cut short, nested too deeply, or malformed.
     """
-    reader = _Reader(data, position, i32_only)
+    reader = Reader(data, position)
     return reader.struct(0), reader.position
 
 
@@ -129,15 +127,17 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
     return value | byte << shift, position + 1
 
 
-class _Reader:
-    __slots__ = ("data", "i32_only", "position")
+class Reader:
+    """Reads values one after another, from `position` on; `ThriftError` where one is malformed or cut short."""
 
-    def __init__(self, data: memoryview, position: int, i32_only: bool) -> None:
+    __slots__ = ("data", "position")
+
+    def __init__(self, data: memoryview, position: int = 0) -> None:
         self.data = data
         self.position = position
-        self.i32_only = i32_only
 
     def byte(self) -> int:
+        """The next byte."""
         try:
             byte = self.data[self.position]
         except IndexError:
@@ -146,16 +146,19 @@ class _Reader:
         return byte
 
     def take(self, length: int) -> bytes:
+        """The next ``length`` bytes."""
         if length > len(self.data) - self.position:
             raise ThriftError(f"a value of {length} bytes at byte {self.position} is cut short")
         self.position += length
         return bytes(self.data[self.position - length : self.position])
 
     def varint(self) -> int:
+        """An unsigned integer, such as the length of a byte string."""
         value, self.position = read_varint(self.data, self.position)
         return value
 
     def integer(self) -> int:
+        """A signed integer."""
         value, self.position = read_varint(self.data, self.position)
         return (value >> 1) ^ -(value & 1)
 
@@ -167,20 +170,30 @@ class _Reader:
         return count
 
     def struct(self, depth: int) -> dict[int, Value]:
+        """A struct as {field id: value}, ``depth`` structs and lists deep."""
         if depth > MAX_DEPTH:
             raise ThriftError(f"structures nested more than {MAX_DEPTH} deep at byte {self.position}")
         fields: dict[int, Value] = {}
-        field = 0
-        while head := self.byte():
-            kind = head & 15
-            field = field + (head >> 4) if head >> 4 else self.integer()
+        for field, kind in self.fields():
             # A boolean field has its value in the type; as a list's item it is a byte.
-            value = kind == TRUE if kind in (TRUE, FALSE) else self.value(kind, depth + 1)
-            if not (self.i32_only and kind in (I16, I64)):
-                fields[field] = value
+            fields[field] = kind == TRUE if kind in (TRUE, FALSE) else self.value(kind, depth + 1)
         return fields
 
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """(Field id, type) of a struct's every field. Its value is next, to be read before the next field is asked for,
+        but for booleans, which have it in their type."""
+        field = 0
+        while head := self.byte():
+            field = field + (head >> 4) if head >> 4 else self.integer()
+            yield field, head & 15
+
+    def list_header(self) -> tuple[int, int]:
+        """(Items, their type) of a list; the items are next."""
+        head = self.byte()
+        return head >> 4 if head >> 4 < 15 else self.length(1), head & 15
+
     def value(self, kind: int, depth: int) -> Value:
+        """A value of a type, which is not a boolean field's."""
         if kind in (I16, I32, I64):
             return self.integer()
         if kind == STRUCT:
@@ -196,9 +209,8 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise ThriftError(f"structures nested more than {MAX_DEPTH} deep at byte {self.position}")
         if kind in (LIST, SET):
-            head = self.byte()
-            count = head >> 4 if head >> 4 < 15 else self.length(1)
-            return [self.value(head & 15, depth + 1) for _ in range(count)]
+            count, item = self.list_header()
+            return [self.value(item, depth + 1) for _ in range(count)]
         if kind == MAP:
             count = self.length(2)
             kinds = self.byte() if count else 0

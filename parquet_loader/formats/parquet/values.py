@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...blocks import TokenArray, as_arrow, narrowed, pooled
-from ..base import ColumnChunk
+from ..base import RECOUNT, ColumnChunk
 from . import rehost, thrift
 from .levels import ByteArray
 from .pages import (
@@ -91,7 +91,9 @@ class PlainValues:
         """Take a page's ``count`` values."""
         values = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
         if self.count + count > len(self.memory):
-            raise page.error(f"brings the tokens to more than the {len(self.memory):,} of the footer", self.chunk)
+            raise page.error(
+                f"brings the tokens to more than the {len(self.memory):,} of the footer; {RECOUNT}", self.chunk
+            )
         target = self.memory[self.count : self.count + count]
         self.count += count
         self.wanted.check(values)

@@ -174,6 +174,8 @@ def _files(path: Path, format: str, *suffixes: str) -> list[Path]:
         for ending in (".ds.index", ".ds.metadata", ".csv.gz", ".bin", ".idx", ".npy", ".ds"):
             stem = stem.removesuffix(ending)
         found = [each for suffix in suffixes if (each := path.with_name(stem + suffix)).is_file()]
+        if format in ("arrow", "parquet") and path.is_file():
+            found = [path]  # a file of one's own naming, whose content tells
     if not found:
         raise ConfigError(f"{str(path)!r} holds no *{' or *'.join(suffixes)}, which {format} has.")
     return found

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
@@ -93,6 +95,64 @@ def test_a_null_element_surfaces_in_the_loader_with_file_and_row(tmp_path: Path,
     with pytest.raises(DataError, match=r"x\.parquet, row group 0.*row 1 has a null inside its document") as caught:
         tokens_through_loader(tmp_path)
     assert (caught.value.path, caught.value.row_group, caught.value.column) == ("x.parquet", 0, "tokens")
+
+
+def write_pandas(path: Path, values: list[Any], dtype: Any = object) -> None:
+    pd.DataFrame({"tokens": pd.Series(values, dtype=dtype)}).to_parquet(path)
+
+
+NOTHING: dict[str, tuple[Callable[[Path], object], int]] = {
+    # name: (a writer of a file in which the column holds no value, its rows)
+    "null": (lambda path: write_pyarrow(path, [None] * 3, kind=pa.null()), 3),
+    "a list of null": (lambda path: write_pyarrow(path, [[], None, []], kind=pa.list_(pa.null())), 3),
+    "a list of integers": (lambda path: write_pyarrow(path, [None, []]), 2),
+    "a list of text": (lambda path: write_pyarrow(path, [[], []], kind=pa.list_(pa.string())), 2),
+    "text": (lambda path: write_pyarrow(path, [None, None], kind=pa.string()), 2),
+    "objects of pandas": (lambda path: write_pandas(path, [None, None]), 2),
+    "empty lists of pandas": (lambda path: write_pandas(path, [[], None]), 2),
+    "not numbers of pandas": (lambda path: write_pandas(path, [float("nan")] * 2, float), 2),
+    "no rows of pandas": (lambda path: write_pandas(path, [], float), 0),
+    "no rows of objects": (lambda path: write_pandas(path, []), 0),
+    "null by Polars": (lambda path: pl.DataFrame({"tokens": [None, None]}).write_parquet(path), 2),
+    "a list of null by Polars": (lambda path: pl.DataFrame({"tokens": [[], None]}).write_parquet(path), 2),
+}
+
+
+@pytest.mark.parametrize("column", [None, "tokens"])
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_shard_whose_column_holds_no_value_is_one_of_empty_documents(
+    tmp_path: Path, name: str, column: str | None
+) -> None:
+    write, rows = NOTHING[name]
+    (tmp_path / "set").mkdir()
+    write_pyarrow(tmp_path / "set" / "0.parquet", [[1], [2, 3]])
+    write(tmp_path / "set" / "1.parquet")
+    write_pyarrow(tmp_path / "set" / "2.parquet", [[4]])
+    for _ in range(2):  # the second time from the cache
+        found = tokens_through_loader(tmp_path / "set", column=column, eos_id=9, cache_dir=tmp_path / "cache")
+        assert found == [1, 9, 2, 3, 9, *[9] * rows, 4, 9]
+    assert tokens_through_loader(tmp_path / "set", column=column) == [1, 2, 3, 4]
+
+
+def test_a_column_without_a_value_is_not_taken_for_the_tokens(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1]], "meta": [None], "extra": [[]]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"tokens": [[2]], "meta": [None], "extra": [[]]}), tmp_path / "1.parquet")
+    for _ in range(2):
+        assert tokens_through_loader(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("column", [None, "meta"])
+def test_a_set_of_text_is_not_taken_for_one_of_empty_documents(tmp_path: Path, column: str | None) -> None:
+    pq.write_table(pa.table({"text": ["a"], "meta": pa.array([None], pa.null())}), tmp_path / "0.parquet")
+    with pytest.raises(ConfigError, match=r"0\.parquet has (no|a) column .* list of integers"):
+        tokens_through_loader(tmp_path, column=column)
+
+
+def test_a_shard_of_other_values_is_refused(tmp_path: Path) -> None:
+    write_pyarrow(tmp_path / "0.parquet", [[1]])
+    write_pyarrow(tmp_path / "1.parquet", ["a", None], kind=pa.string())
+    with pytest.raises(ConfigError, match=r"1\.parquet has no column that is a list of integers.*other 1 files"):
+        tokens_through_loader(tmp_path)
 
 
 # ── list layouts ─────────────────────────────────────────────────────────────────────────────────────────────────
