@@ -18,9 +18,11 @@ multiprocessing.set_forkserver_preload(
 )
 
 
-def on_ranks(folder: Path, count: int, work: Callable[..., Any], *arguments: Any, method: str = "forkserver") -> list:
+def on_ranks(folder: Path, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `work(rank, folder, *arguments)` returns in each of so many processes of one process group on gloo."""
-    torch.multiprocessing.start_processes(_run, (count, folder, work, arguments), nprocs=count, start_method=method)
+    torch.multiprocessing.start_processes(
+        _run, (count, folder, work, arguments), nprocs=count, start_method="forkserver"
+    )
     return [pickle.loads((folder / f"{count}-{rank}").read_bytes()) for rank in range(count)]
 
 

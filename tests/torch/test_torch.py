@@ -522,8 +522,9 @@ def train_rank(rank: int, _: Path, data: str, unpickled: bytes) -> Any:
     found = {
         "alone": rows_of(source),
         "workers": steps_of(loader_of(TokenDataset(data, **RUN), 2), 2),
-        "started": steps_of(loader_of(TokenDataset(data, **RUN), 1, "forkserver"), 1),
     }
+    if rank:  # a server of its own, which takes seconds
+        found["started"] = steps_of(loader_of(TokenDataset(data, **RUN), 1, "forkserver"), 1)
     part = source.checkpoint()
     torch.distributed.destroy_process_group()
     return found | {"pickled": rows_of(pickle.loads(pickled)), "part": part}
@@ -532,11 +533,11 @@ def train_rank(rank: int, _: Path, data: str, unpickled: bytes) -> Any:
 def test_rank_and_world_size_come_from_the_process_group(data: str, tmp_path: Path) -> None:
     with TokenDataset(data, **RUN) as source:
         assert len(source) == STEPS
-        found = on_ranks(tmp_path, 2, train_rank, data, pickle.dumps(source), method="spawn")
+        found = on_ranks(tmp_path, 2, train_rank, data, pickle.dumps(source))
     for rank in range(2):
         expected = [rows[2 * rank : 2 * rank + 2] for rows in plain(data)]
-        ways = ("alone", "workers", "started", "pickled")
-        assert [found[rank][way] == expected for way in ways] == [True] * 4
+        for way in ("alone", "workers", "pickled", *(["started"] if rank else [])):
+            assert found[rank][way] == expected, way
     merge_checkpoints([found[1]["part"], found[0]["part"]])
 
 
