@@ -51,6 +51,8 @@ _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")
 class TokenDataset(IterableDataset[dict[str, Any]]):
     """Batches of a `ParquetLoader` as dicts of tensors, for ``DataLoader(dataset, batch_size=None)``.
 
+    With another ``batch_size``, or none given, PyTorch would stack these batches; that is an error.
+
     A batch, where this rank has ``rows = lanes // world_size`` lanes:
 
     ================ ================================================================================================
@@ -81,6 +83,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     process could only tell the old one: use ``with_state=True`` for checkpoints. The state of worker n - 1 is the one
     after the step, the others hold the one before it: whoever stops within a step repeats it up to there, and loses
     nothing.
+
+    Their batches must come in turn: ``in_order=False`` is refused for several workers, since no batch's state would be
+    that of all before it.
 
     Who breaks off an iteration must give the last batch's ``state`` to `load_state_dict`, here or of a new dataset,
     before iterating again: what workers have read ahead is dropped by PyTorch, and they cannot know how much of it that

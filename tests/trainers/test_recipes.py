@@ -32,10 +32,7 @@ needs_python_3_11 = pytest.mark.skipif(sys.version_info < (3, 11), reason="torch
         ("accelerate_loop", 2, None, WORKER),
         ("hf_trainer", 2, None, WORKER),
         ("lightning", 2, None, WORKER),
-        pytest.param(
-            *("torchtitan_loader", 2, 1, {}),
-            marks=needs_python_3_11,
-        ),
+        pytest.param("torchtitan_loader", 2, 1, {}, marks=needs_python_3_11),
         ("nanogpt", None, None, WORKER),
     ],
 )
