@@ -13,9 +13,8 @@ import torch.distributed
 import torch.multiprocessing
 
 # Imported once, by the server; none of them starts a thread.
-multiprocessing.set_forkserver_preload(
-    ["pytest", "torch", "torch.distributed.checkpoint", "torch.distributed.device_mesh", "parquet_loader.trainers"]
-)
+PRELOADED = ["pytest", "torch.distributed.checkpoint", "torch.distributed.device_mesh", "parquet_loader.trainers"]
+multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 def on_ranks(folder: Path, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:

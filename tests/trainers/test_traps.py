@@ -15,7 +15,7 @@ from accelerate import Accelerator, skip_first_batches
 from program import recipe
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
-from runs import LANES, RUN, Batches, plain, start, together
+from runs import LANES, RUN, Batches, fork_ranks, plain, together
 from tiny import Recorder, Records
 from torch.utils.data import DataLoader
 
@@ -42,7 +42,7 @@ def model_of(tmp_path: Path, name: str) -> Recorder:
 
 
 def test_accelerate_cannot_lose_lanes_of_a_prepared_data_loader(data: str, tmp_path: Path) -> None:
-    start("program_accelerate.py", data, str(tmp_path), ranks=2)
+    fork_ranks("program_accelerate.py", data, str(tmp_path), ranks=2)
     ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     for rank in ranks:
         for workers in (0, 1):
