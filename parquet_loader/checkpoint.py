@@ -17,7 +17,16 @@ from typing import Any
 from .container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from .errors import CheckpointDamagedError, CheckpointMismatchError
 
-__all__ = ["STATE_VERSION", "RunIdentity", "merge_checkpoints", "open_checkpoint", "position_of", "seal_checkpoint"]
+__all__ = [
+    "STATE_VERSION",
+    "RunIdentity",
+    "integer_of",
+    "merge_checkpoints",
+    "open_checkpoint",
+    "plain",
+    "position_of",
+    "seal_checkpoint",
+]
 
 STATE_VERSION = 1
 _KIND = "checkpoint"
@@ -62,14 +71,15 @@ def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
     """
     if not isinstance(state, Mapping) or "version" not in state or "position" not in state:
         raise CheckpointDamagedError(f"this is no loader state: {_shortened(state)}")
+    state = {name: plain(value) for name, value in state.items()}
     if state["version"] != STATE_VERSION:
         raise CheckpointMismatchError(
             f"the state has version {state['version']!r} and this release reads version {STATE_VERSION}; "
             "resume it with the release that wrote it"
         )
-    position = state["position"]
-    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < 2**62 // run.lanes:
-        raise CheckpointDamagedError(f"the state's position is {position!r}; it should be a count of tokens")
+    position = integer_of(state["position"])
+    if position is None or not 0 <= position < 2**62 // run.lanes:
+        raise CheckpointDamagedError(f"the state's position is {state['position']!r}; it should be a count of tokens")
     differences = [
         f"{name} is {state.get(name, 'missing')!r} in the checkpoint and {value!r} in this loader"
         for name, value in asdict(run).items()
@@ -81,6 +91,17 @@ def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
             "make the loader as it was, or start a new run"
         )
     return position
+
+
+def plain(value: Any) -> Any:
+    """The value; Python's own, where a trainer's checkpoint gave a scalar of NumPy, PyTorch or JAX back for it."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def integer_of(value: object) -> int | None:
+    """The integer that a state holds, also as such a scalar; None for all else, True and whole floats among it."""
+    value = plain(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _shortened(value: object) -> str:

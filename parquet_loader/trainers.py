@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from .checkpoint import integer_of
 from .errors import CheckpointError, ConfigError
 from .options import check_type, integer
 from .storage.opening import Source
@@ -88,7 +89,7 @@ class TokenBatches:
             for item in items:
                 self._state = item.pop("state")
                 self._given += 1
-                yield item
+                yield dict(item)
                 if self._given >= len(self):
                     return
             if self._tokens.epoch == epoch:
@@ -126,9 +127,9 @@ class TokenBatches:
     # ── position ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was given; fresh plain values, the same on all ranks."""
-        position = self._tokens.state_dict() if self._state is None else dict(self._state)
-        return {"position": position, "steps": self._given // max(1, self._workers)}
+        """The position after the last batch that was given, and the steps up to there; the same on all ranks."""
+        position = self._tokens.state_dict() if self._state is None else self._state
+        return {**position, "steps": self._given // max(1, self._workers)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, of any rank of any world size and any number of workers.
@@ -138,13 +139,14 @@ class TokenBatches:
         Raises:
             CheckpointError: not such a state, or one of another run.
         """
-        if not isinstance(state, Mapping) or set(state) != {"position", "steps"}:
+        if not isinstance(state, Mapping) or not {"position", "steps"} <= set(state):
             raise CheckpointError("not a state of TokenBatches, which has a position and steps")
-        steps = state["steps"]
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
-            raise CheckpointError(f"not a state of TokenBatches: its steps are {steps!r}")
-        self._tokens.load_state_dict(state["position"])
-        self._state = dict(state["position"])
+        steps = integer_of(state["steps"])
+        if steps is None or steps < 0:
+            raise CheckpointError(f"not a state of TokenBatches: its steps are {state['steps']!r}")
+        inner = state["position"]  # a state by itself, before its values stood beside the steps
+        self._tokens.load_state_dict(inner if isinstance(inner, Mapping) else state)
+        self._state = self._tokens.state_dict()
         self._given = steps * max(1, self._workers)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────

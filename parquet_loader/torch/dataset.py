@@ -19,25 +19,27 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..batch import Batch
+from ..checkpoint import plain
 from ..documents import mask_first_labels, mask_padding
 from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
-from ..options import boolean
+from ..options import boolean, integer
 from ..storage.opening import Source
+from ..storage.secrets import redact
 from .devices import prefetch_to_device
 from .distributed import data_parallel_place, shared_index
 from .torchdata import run_state
-from .workers import Handover, taken_error
+from .workers import Lease, shared, taken_error
 
 __all__ = ["TokenDataset", "data_parallel_place", "prefetch_to_device", "shared_index"]
 
@@ -48,6 +50,8 @@ _RESHARDING = ("DataLoaderDispatcher", "IterableDatasetShard")
 
 class TokenDataset(IterableDataset[dict[str, Any]]):
     """Batches of a `ParquetLoader` as dicts of tensors, for ``DataLoader(dataset, batch_size=None)``.
+
+    With another ``batch_size``, or none given, PyTorch would stack these batches; that is an error.
 
     A batch, where this rank has ``rows = lanes // world_size`` lanes:
 
@@ -80,13 +84,17 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     after the step, the others hold the one before it: whoever stops within a step repeats it up to there, and loses
     nothing.
 
+    Their batches must come in turn: ``in_order=False`` is refused for several workers, since no batch's state would be
+    that of all before it.
+
     Who breaks off an iteration must give the last batch's ``state`` to `load_state_dict`, here or of a new dataset,
     before iterating again: what workers have read ahead is dropped by PyTorch, and they cannot know how much of it that
     was. Otherwise an error is raised; but for one case that nobody can notice, a loop that is broken off in the last
     ``num_workers * prefetch_factor`` batches of an epoch, when all workers have come to its end.
 
     Args:
-        source: as for `ParquetLoader`, and so is every argument that is not here.
+        source: as for `ParquetLoader`, and so is every argument that is not here. A relative path is one in the folder
+            that is current now, also for workers and after a change of folders.
         seq_len, lanes, overlap: as for `ParquetLoader`.
         rank, world_size: both or neither. Where they are not given they are those of the default process group of
             torch.distributed, or 0 and 1 if there is none, when the first iteration begins or `checkpoint` is first
@@ -124,11 +132,23 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         with_state: bool = False,
         **options: Any,
     ) -> None:
-        self._arguments = {"source": source, "seq_len": seq_len, "lanes": lanes, "overlap": overlap, **options}
-        inspect.signature(ParquetLoader).bind(**self._arguments)
+        inspect.signature(ParquetLoader).bind(source, seq_len=seq_len, lanes=lanes, **options)
+        self._arguments = {
+            "source": _in_this_folder(source),
+            "seq_len": integer("seq_len", seq_len, 1),
+            "lanes": integer("lanes", lanes, 1),
+            "overlap": integer("overlap", overlap, 0, 1),
+            **options,
+        }
+        for name in ("index", "cache_dir"):
+            if isinstance(options.get(name), (str, os.PathLike)):
+                self._arguments[name] = _in_this_folder(options[name])
         if (rank is None) != (world_size is None):
             raise ConfigError(f"give both rank and world_size or neither, not rank={rank} and world_size={world_size}")
-        self._place = None if rank is None or world_size is None else (rank, world_size)
+        self._place: tuple[int, int] | None = None
+        if rank is not None and world_size is not None:
+            world_size = integer("world_size", world_size, 1)
+            self._place = integer("rank", rank, 0, world_size - 1), world_size
         self._labels = boolean("labels", labels)
         self._tokens = boolean("tokens", tokens)
         self._dtype = _tensor_dtype(dtype)
@@ -141,10 +161,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self._loader: ParquetLoader | None = None
         self._loader_place: tuple[int, int] | None = None
         self._closed = False
-        self._handover = Handover()
-        self._placed = False  # whether this process, a worker, was given its position by load_state_dict
-        self._took = False  # whether this process, a worker, has ever taken the position over
-        self._iteration: TokenIterator | None = None  # the last one that has begun
+        self._lease = Lease()
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +169,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         """The batches from the current position to the end of its epoch."""
         return TokenIterator(self)
 
-    def _begin(self, iteration: TokenIterator) -> ParquetLoader:
+    def _begin(self) -> ParquetLoader:
         """The loader, at the position where an iteration of this process begins."""
         worker = get_worker_info()
         if worker is None:
@@ -161,34 +178,25 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             loader = self._open()
             self._put(loader)
             return loader
-        own = self._handover.owner(worker.id) == os.getpid()
-        if self._placed:
-            position = None
-        elif own:
-            if self._iteration is not None and not self._iteration.ended:
-                raise taken_error("an iteration was broken off, and what workers had read ahead of it is lost")
-            position = None
-        else:
-            position = self._handover.position(worker.id, worker.num_workers, self._took)
+        _check_in_order()
         loader = self._open()
+        position = self._lease.take(worker.id, worker.num_workers)
         if position is not None:
             loader.load_state_dict({**loader.state_dict(), "position": position})
-        self._handover.take(worker.id, worker.num_workers)
-        self._placed, self._took, self._iteration = False, True, iteration
         return loader
 
     def _moved(self, position: int) -> None:
         if get_worker_info() is None:
-            self._handover.parent_at(position)
+            self._lease.moved(position)
 
     def _ended(self) -> None:
         worker = get_worker_info()
         if worker is not None:
-            self._handover.end(worker.id, self._open().state_dict()["position"])
+            self._lease.give_back(worker.id, self._open().state_dict()["position"])
 
     def _item(self, batch: Batch, state: dict[str, Any]) -> dict[str, Any]:
         rows, overlap, seq_len = batch.tokens, self._arguments["overlap"], self._arguments["seq_len"]
-        item: dict[str, Any] = {}
+        item = _Item()
         if self._tokens:
             item["tokens"] = self._tensor(rows)
         else:
@@ -214,6 +222,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             item["state"] = state
         if self._arguments.get("uneven"):
             item["weight"] = batch.weight
+        if get_worker_info() is not None:
+            item.update({name: shared(value) for name, value in item.items() if torch.is_tensor(value)})
         return item
 
     def _tensor(self, rows: np.ndarray[Any, np.dtype[np.integer]]) -> torch.Tensor:
@@ -241,7 +251,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             ConfigError: accelerate calls it for a DataLoader that it has wrapped on several processes, to send rank 0's
                 batches to all of them or to share out this rank's again. Either loses data.
         """
-        wrapper = type(sys._getframe(1).f_locals.get("self")).__name__
+        wrapper = type(_caller("set_epoch")).__name__
         if wrapper in _RESHARDING and _process_place()[1] > 1:
             raise ConfigError(
                 f"accelerate's {wrapper} would lose most of the data: lanes are shared out over ranks already. Give "
@@ -301,10 +311,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     def _put(self, loader: ParquetLoader) -> None:
         """Take the position back from workers, if they have it, since it was set here."""
         if get_worker_info() is None:
-            self._handover.free()
-            self._handover.parent_at(loader.state_dict()["position"])
+            self._lease.keep(loader.state_dict()["position"])
         else:
-            self._placed = True
+            self._lease.place()
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -322,8 +331,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the loader. Whoever unpickles it makes one of its own, at the same position and on the same index."""
-        state = self.__dict__ | {"_loader": None, "_loader_place": None, "_iteration": None}
-        state |= {"_placed": False, "_took": False}
+        _check_in_order()
+        state = self.__dict__ | {"_loader": None, "_loader_place": None}
         if self._loader is not None:
             state["_state"] = self._loader.state_dict()
         if state["_place"] is None and _in_process_group():
@@ -332,6 +341,13 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        source = self._arguments["source"]
+        shown = [redact(each) for each in source] if isinstance(source, list) else redact(str(source))
+        place = "of the process group" if self._place is None else f"{self._place[0]} of {self._place[1]}"
+        run = f"seq_len={self._arguments['seq_len']}, lanes={self._arguments['lanes']}"
+        return f"TokenDataset({shown!r}, {run}, rank {place})"
 
     def _open(self) -> ParquetLoader:
         """The loader for this process's place; made where there is none, or, as in a fork, one for another place."""
@@ -354,9 +370,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     def _check_not_taken(self) -> None:
         """Go to where workers have ended, if they have taken the position over."""
-        if get_worker_info() is not None or not self._handover.taken:
+        if get_worker_info() is not None or not self._lease.taken:
             return
-        position = self._handover.common_end()
+        position = self._lease.common_end()
         if position is None:
             raise taken_error("DataLoader workers have taken over the position of this dataset")
         loader = self._open()
@@ -369,9 +385,6 @@ class TokenIterator(Iterator[dict[str, Any]]):
 
     Its state is the epoch; the position is the dataset's. Who saves both, as torchdata's ``StatefulDataLoader`` does,
     resumes into what was left of the epoch, which after its last batch is nothing; and then into the next one, whole.
-
-    Attributes:
-        ended: whether it has given all it had.
     """
 
     def __init__(self, dataset: TokenDataset) -> None:
@@ -380,16 +393,16 @@ class TokenIterator(Iterator[dict[str, Any]]):
         self._before: dict[str, Any] = {}
         self._last = True
         self._epoch: int | None = None  # once it has begun
-        self.ended = False
+        self._ended = False
 
     def __next__(self) -> dict[str, Any]:
         """The next batch."""
-        if self.ended:
+        if self._ended:
             raise StopIteration
         if self._batches is None:
-            self.ended = True  # if this fails: workers ask again after an error
+            self._ended = True  # if this fails: workers ask again after an error
             self._start()
-            self.ended = False
+            self._ended = False
         assert self._batches is not None
         batch = next(self._batches, None)
         if batch is None:
@@ -405,22 +418,69 @@ class TokenIterator(Iterator[dict[str, Any]]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give the rest of the epoch of such a state; to be called after the dataset was given its own."""
-        if state["epoch"] is not None and state["epoch"] != self._dataset.epoch:
+        epoch = plain(state["epoch"])
+        if epoch is not None and epoch != self._dataset.epoch:
             self._start()
-            self._epoch = state["epoch"]
+            self._epoch = epoch
             self._end()
 
     def _start(self) -> None:
         worker = get_worker_info()
         self._last = worker is None or worker.id == worker.num_workers - 1
-        loader = self._dataset._begin(self)
+        loader = self._dataset._begin()
         self._epoch = loader.epoch
         self._before = loader.state_dict()
         self._batches = iter(loader)
 
     def _end(self) -> None:
-        self.ended = True
+        self._ended = True
         self._dataset._ended()
+
+
+class _Item(dict[str, Any]):
+    """A batch on its way to `default_collate`, which would stack it with others, and is refused by this type.
+
+    Every copy is a plain dict: so is what comes from a worker, and from a ``DataLoader`` with ``batch_size=None``.
+    """
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+def _refuse_collation(items: list[_Item], *, collate_fn_map: object = None) -> Any:
+    raise ConfigError(
+        "a TokenDataset gives whole batches, and this DataLoader would stack them into batches of batches; write "
+        "DataLoader(dataset, batch_size=None) and set the rows of a batch by lanes"
+    )
+
+
+default_collate_fn_map[_Item] = _refuse_collation
+
+
+def _caller(method: str) -> object:
+    """The object whose method of this name is the innermost of those that are running, or None.
+
+    For what PyTorch and accelerate tell a dataset in no other way. No other frame is looked at.
+    """
+    frame = inspect.currentframe()
+    frame = frame and frame.f_back and frame.f_back.f_back  # not this one, nor the one that asks
+    while frame is not None and frame.f_code.co_name != method:
+        frame = frame.f_back
+    return frame and frame.f_locals.get("self")
+
+
+def _check_in_order() -> None:
+    """Refuse to be read by workers whose batches come as they are ready: no position is known then.
+
+    PyTorch tells workers nothing of it. A forked one still has the DataLoader that forks it among its callers, and for
+    any other one the dataset is pickled under it.
+    """
+    loader = _caller("_get_iterator")
+    if isinstance(loader, DataLoader) and not getattr(loader, "in_order", True) and loader.num_workers > 1:
+        raise ConfigError(
+            f"in_order=False with {loader.num_workers} DataLoader workers: their batches would not come in turn, and a "
+            "run that resumes from a batch's state would lose rows; leave in_order=False out"
+        )
 
 
 def _tensor_dtype(dtype: str | torch.dtype) -> np.dtype[np.integer]:
@@ -435,6 +495,19 @@ def _checked_boundaries(boundaries: Collection[str]) -> frozenset[str]:
     if not known or not all(each in _BOUNDARIES for each in boundaries):
         raise ConfigError(f"boundaries must be a list of some of {', '.join(_BOUNDARIES)}, not {boundaries!r}")
     return frozenset(boundaries)
+
+
+def _in_this_folder(source: Source) -> Any:
+    """The source with absolute paths for relative ones; URLs, and what is no path, as they are."""
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fsdecode(source)
+        scheme = next((each for each in ("file://", "local://") if path.startswith(each)), "")
+        if "://" in path and not scheme:
+            return source
+        return scheme + os.path.join(os.getcwd(), os.path.expanduser(path.removeprefix(scheme)))
+    if isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
+        return [_in_this_folder(each) if isinstance(each, (str, os.PathLike)) else each for each in source]
+    return source
 
 
 def _in_process_group() -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..checkpoint import plain
+
 __all__ = ["run_state"]
 
 
@@ -30,11 +32,11 @@ def run_state(state: Mapping[str, Any], seq_len: int) -> Mapping[str, Any]:
         return found
     if "_snapshot" not in state:
         return state
-    snapshot, since = state["_snapshot"], state["_steps_since_snapshot"]
+    snapshot, since = state["_snapshot"], plain(state["_steps_since_snapshot"])
     states = [snapshot["_worker_snapshots"][f"worker_{worker}"] for worker in range(len(snapshot["_worker_snapshots"]))]
-    workers, following = len(states), snapshot["_last_yielded_worker_id"] + 1
+    workers, following = len(states), plain(snapshot["_last_yielded_worker_id"]) + 1
     positions = [
-        each["dataset_state"]["position"]
+        plain(each["dataset_state"]["position"])
         + seq_len * ((since + workers - 1 - (worker - following) % workers) // workers)
         for worker, each in enumerate(states)
     ]

@@ -1,63 +1,76 @@
-"""Who has a dataset's position: its own process, or DataLoader workers, which take it over and may hand it on.
+"""Who has a dataset's position: its own process, or DataLoader workers, which lease it and may hand it on.
 
-    dataset's process      at 0 ─┐                                 ┌─ iterates from 60 on
-    worker process 0             └─ takes it ── 10 ── 20 ── ends ──┤  at 60
-    a later worker process 0                               at 60   └─ or takes it from there
+    dataset's process      at 0 ─┐                                   ┌─ iterates from 60 on
+    worker process 0             └─ leases it ── 10 ── 20 ── ends ──┤  at 60
+    a later worker process 0                                at 60   └─ or leases it from there
 
-Between taking and ending nobody but the worker knows the position: it reads ahead of the training loop, and PyTorch
+Between leasing and ending nobody but the worker knows the position: it reads ahead of the training loop, and PyTorch
 drops what it has read when a loop is broken off.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 
-__all__ = ["Handover", "taken_error"]
+__all__ = ["Lease", "shared", "taken_error"]
 
 _MAX_WORKERS = 1024
+_CELLS = 2 + 2 * _MAX_WORKERS
 _HANDOVER_SECONDS = 30.0  # for workers that have still to notice the end of their epoch
+_UNMOVED = -1  # where the dataset was made, forked or pickled: a worker's copy of it is there too
 
 
-class Handover:
-    """Memory that a dataset's process shares with its DataLoader workers: who has the position, and where it is.
+class Lease:
+    """A dataset's position, which its process shares with DataLoader workers: who has it, and where it is.
 
-    Workers take it over when they begin, and note where they are when their epoch has ended: from there others may go
-    on, in other processes. In between nobody else knows it.
+    Workers take it when they begin, and give it back when their epoch has ended: from there others may go on, in other
+    processes. In between nobody else knows where it is.
     """
 
     def __init__(self) -> None:
-        self._cells = torch.zeros(2 + 2 * _MAX_WORKERS, dtype=torch.int64)
-        self._cells.share_memory_()  # type: ignore[no-untyped-call]  # untyped in torch
-        self._attach()
+        # Forked workers share it, and it needs no room in /dev/shm, which may be full or read-only.
+        self._share(np.frombuffer(mmap.mmap(-1, 8 * _CELLS), np.int64))
+        self._tensor: torch.Tensor | None = None  # the same memory for workers that are not forked; made for the first
+        self._head[0] = _UNMOVED
+
+    def _share(self, cells: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        self._cells = cells
+        self._head = cells[:2]  # where the dataset's process is, and how many workers have taken the position
+        self._holders = cells[2 : 2 + _MAX_WORKERS]  # by worker: its process; 0 for none
+        self._ends = cells[2 + _MAX_WORKERS :]  # by worker: one more than where its epoch ended; 0 until then
+        self._placed = False  # whether this process, a worker, goes on from where it was put
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The memory itself for a worker process that is being started; any other copy has a lease of its own."""
+        if get_spawning_popen() is None:
+            return {}
+        if self._tensor is None:
+            tensor = shared(torch.from_numpy(self._cells.copy()))
+            self._share(tensor.numpy())
+            self._tensor = tensor
+        return {"tensor": self._tensor}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A worker's came as shared memory, its parent's; any other copy is of a dataset by itself."""
-        self._cells = state["_cells"]
-        if self._cells.is_shared():  # type: ignore[no-untyped-call]
-            self._attach()
+        if state:
+            self._tensor = state["tensor"]
+            self._share(self._tensor.numpy())
         else:
             self.__init__()  # type: ignore[misc]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_cells": self._cells}
-
-    def _attach(self) -> None:
-        cells = self._cells.numpy()
-        self._head = cells[:2]  # the parent's position, and of how many workers the set that took it over is
-        self._owners = cells[2 : 2 + _MAX_WORKERS]  # by worker: its process; 0 for nobody
-        self._ends = cells[2 + _MAX_WORKERS :]  # by worker: one more than the position it ended at; 0 until then
-
-    # Of the parent:
+    # Of the dataset's process:
 
     @property
     def taken(self) -> bool:
-        """Whether workers have taken the position over."""
+        """Whether workers have taken the position."""
         return bool(self._head[1])
 
     def common_end(self) -> int | None:
@@ -65,49 +78,77 @@ class Handover:
         ends = self._ends[: self._head[1]]
         return int(ends[0]) - 1 if ends[0] and (ends == ends[0]).all() else None
 
-    def free(self) -> None:
-        """Take the position back."""
+    def keep(self, position: int) -> None:
+        """Have the position, taken back from workers if they have it."""
         if self._head[1]:
-            self._owners[:], self._ends[:], self._head[1] = 0, 0, 0
+            self._holders[:], self._ends[:], self._head[1] = 0, 0, 0
+        self._head[0] = position
 
-    def parent_at(self, position: int) -> None:
-        """Note where the dataset's own process is, for workers that last."""
+    def moved(self, position: int) -> None:
+        """Note where the dataset's process is, for workers that last."""
         self._head[0] = position
 
     # Of worker processes:
 
-    def owner(self, worker: int) -> int:
-        """The process that has taken the position of a worker over; 0 for none."""
-        return int(self._owners[worker])
+    def place(self) -> None:
+        """This process was put somewhere: the next `take` goes on from there."""
+        self._placed = True
 
-    def position(self, worker: int, workers: int, again: bool) -> int | None:
-        """Where a worker process begins that does not own the position; None for where it is.
+    def take(self, worker: int, workers: int) -> int | None:
+        """Take the position, as one worker of so many.
 
-        Args:
-            worker, workers: which of how many.
-            again: whether the process has owned it before, so that it does not know of the parent.
+        Returns:
+            Where to begin; None for where this process is.
+
+        Raises:
+            CheckpointError: nobody knows where that would be.
         """
+        held, ended = self._holders[worker] == os.getpid(), self._ends[worker] > 0
+        if self._placed:
+            position = None
+        elif held and not ended:
+            raise taken_error("an iteration was broken off, and what workers had read ahead of it is lost")
+        else:
+            position = None if held else self._handed_over(worker, workers)
+        self._holders[worker], self._ends[worker], self._head[1] = os.getpid(), 0, workers
+        self._placed = False
+        return position
+
+    def _handed_over(self, worker: int, workers: int) -> int | None:
         if self._head[1] not in (0, workers):
             raise taken_error(f"{self._head[1]} DataLoader workers have taken over the position, and not {workers}")
-        owner = self.owner(worker)
-        if not owner:
-            return int(self._head[0]) if again else None
+        holder = int(self._holders[worker])
+        if not holder:
+            return None if self._head[0] == _UNMOVED else int(self._head[0])
         # Workers come to the end of an epoch ahead of the training loop, but maybe a moment after the next set begins.
         give_up = time.monotonic() + _HANDOVER_SECONDS
         while not self._ends[worker]:  # PyTorch leaves no way to be woken
-            if not _is_running(owner) or time.monotonic() > give_up:
+            if not _is_running(holder) or time.monotonic() > give_up:
                 raise taken_error("other DataLoader workers have taken over the position of this dataset")
             time.sleep(0.005)
         return int(self._ends[worker]) - 1
 
-    def take(self, worker: int, workers: int) -> None:
-        """Take the position over, as one of so many."""
-        self._owners[worker], self._ends[worker], self._head[1] = os.getpid(), 0, workers
-
-    def end(self, worker: int, position: int) -> None:
-        """Note that the epoch has ended, and where; others may go on from there."""
-        if self.owner(worker) == os.getpid():
+    def give_back(self, worker: int, position: int) -> None:
+        """The epoch has ended there; others may go on."""
+        if self._holders[worker] == os.getpid():
             self._ends[worker] = position + 1
+
+
+def shared(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, moved to memory that processes share.
+
+    PyTorch would do it, but on a thread whose errors are printed and leave the training loop waiting for ever.
+
+    Raises:
+        ConfigError: there is no room for it.
+    """
+    try:
+        return tensor.share_memory_()  # type: ignore[no-any-return, no-untyped-call, unused-ignore]  # untyped in torch
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"no shared memory for {tensor.nbytes:,} bytes, through which DataLoader workers pass batches ({error}); "
+            "give /dev/shm more room (docker run --shm-size), or use num_workers=0: the loader has threads of its own"
+        ) from error
 
 
 def _is_running(process: int) -> bool:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed
 import torch.distributed.checkpoint
-import torch.multiprocessing
+from ranks import on_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from unique_sets import unique_groups, write_set
 
@@ -37,22 +33,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 def plain(data: str) -> list[list[list[int]]]:
     with ParquetLoader(data, **RUN) as loader:
         return [batch.tokens.tolist() for batch in loader]
-
-
-def on_ranks(folder: Path, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(rank, folder, *arguments)` returns in each of so many processes of one process group."""
-    torch.multiprocessing.spawn(_run, (count, folder, work, arguments), nprocs=count)
-    return [pickle.loads((folder / f"{count}-{rank}").read_bytes()) for rank in range(count)]
-
-
-def _run(rank: int, count: int, folder: Path, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store-{work.__name__}-{count}"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=count)
-    try:
-        (folder / f"{count}-{rank}").write_bytes(pickle.dumps(work(rank, folder, *arguments)))
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def rows_of(dataset: TokenDataset) -> list[list[list[int]]]:

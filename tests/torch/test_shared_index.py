@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_distributed import on_ranks
+from ranks import on_ranks
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import ParquetLoaderError, PathNotFoundError, build_index

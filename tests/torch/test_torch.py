@@ -18,15 +18,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed
-import torch.multiprocessing
+from ranks import on_ranks
+from subprocesses import run
 from torch.utils.data import DataLoader
 
 from parquet_loader import (
+    CheckpointDamagedError,
     CheckpointError,
     CheckpointMismatchError,
     ConfigError,
     LoaderClosedError,
     ParquetLoader,
+    build_index,
     merge_checkpoints,
 )
 from parquet_loader.torch import TokenDataset
@@ -132,6 +135,48 @@ def test_rank_without_world_size_is_refused(dataset: Dataset) -> None:
         dataset(rank=1)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seq_len": 0}, "seq_len must be an integer at least 1, not 0"),
+        ({"lanes": "x"}, "lanes must be an integer at least 1, not 'x'"),
+        ({"overlap": 2}, r"overlap must be an integer in \[0, 1\], not 2"),
+        ({"rank": 2, "world_size": 2}, r"rank must be an integer in \[0, 1\], not 2"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_when_it_is_made(
+    dataset: Dataset, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataset(**changes)
+
+
+def test_relative_paths_are_those_of_the_folder_it_was_made_in(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(data)
+    build_index(data).save(folder / "set.index")
+    monkeypatch.chdir(folder)
+    sources: list[Any] = [".", "*.parquet", Path("0.parquet"), ["1.parquet", "0.parquet"], "file://."]
+    made = [TokenDataset(source, **RUN) for source in sources]
+    made.append(TokenDataset(".", index="set.index", **RUN))
+    monkeypatch.chdir(tmp_path)
+    expected = plain(data)
+    for source in made:
+        with source:
+            rows = rows_of(loader_of(source, 1))
+        assert rows == (plain(str(folder / "0.parquet")) if source is made[2] else expected)
+    with TokenDataset("s3://bucket/set", **RUN) as remote:
+        assert "'s3://bucket/set'" in repr(remote)
+
+
+def test_its_repr_tells_what_it_reads_and_no_secret(data: str, dataset: Dataset) -> None:
+    assert repr(dataset()) == f"TokenDataset({data!r}, seq_len=8, lanes=4, rank of the process group)"
+    assert repr(dataset(rank=1, world_size=2)) == f"TokenDataset({data!r}, seq_len=8, lanes=4, rank 1 of 2)"
+    secret = TokenDataset(["s3://key:hidden@bucket/a", "s3://key:hidden@bucket/b"], **RUN)
+    assert "hidden" not in repr(secret)
+
+
 # ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -194,6 +239,31 @@ def test_each_batch_can_bring_the_state_after_it(data: str, dataset: Dataset) ->
             assert rows_of(other) == expected[number + 1 :]
 
 
+@pytest.mark.parametrize(
+    "scalar", [lambda value: np.asarray(value)[()], np.asarray, torch.tensor], ids=["numpy", "array", "torch"]
+)
+def test_a_state_may_come_back_as_scalars_of_other_libraries(data: str, dataset: Dataset, scalar: Any) -> None:
+    source = dataset()
+    for _ in zip(range(4), source, strict=False):
+        pass
+    state = source.state_dict()
+    foreign = {name: scalar(value) if isinstance(value, int) else value for name, value in state.items()}
+    other = dataset()
+    assert other.checkpoint(foreign) == source.checkpoint()
+    other.load_state_dict(foreign)
+    assert pickle.dumps(other.state_dict()) == pickle.dumps(state)  # plain again
+    assert rows_of(other) == plain(data)[4:]
+
+
+@pytest.mark.parametrize(
+    "value", [True, np.True_, torch.tensor(True), 32.0, np.float64(32), np.array([32]), "32", None]
+)
+def test_a_position_that_is_no_integer_is_refused(dataset: Dataset, value: Any) -> None:
+    source = dataset()
+    with pytest.raises(CheckpointDamagedError, match="the state's position is"):
+        source.load_state_dict(source.state_dict() | {"position": value})
+
+
 def test_set_epoch_moves_nothing(dataset: Dataset) -> None:
     source = dataset()
     next(iter(source))
@@ -239,6 +309,85 @@ def test_a_copy_goes_on_by_itself_from_the_same_position(data: str, dataset: Dat
         assert rows_of(other) == rows_of(source) == expected[1:]
 
 
+# ── what a DataLoader may do with it ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 8}])
+def test_a_data_loader_that_would_stack_batches_is_refused(
+    dataset: Dataset, workers: int, options: dict[str, Any]
+) -> None:
+    context = "fork" if workers else None
+    with pytest.raises(ConfigError, match=r"write DataLoader\(dataset, batch_size=None\)"):
+        next(iter(DataLoader(dataset(), num_workers=workers, multiprocessing_context=context, **options)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_come_out_of_a_data_loader_as_plain_dicts(dataset: Dataset, workers: int) -> None:
+    context = "fork" if workers else None
+    loader = DataLoader(dataset(), batch_size=None, num_workers=workers, multiprocessing_context=context)
+    assert type(next(iter(loader))) is dict
+    assert type(copy.copy(next(iter(dataset())))) is dict
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_whose_batches_come_as_they_are_ready_are_refused(
+    dataset: Dataset, method: str, persistent: bool
+) -> None:
+    loader = loader_of(dataset(with_state=True), 2, method, in_order=False, persistent_workers=persistent)
+    with pytest.raises(ConfigError, match="leave in_order=False out"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_single_reader_is_in_order_whatever_it_was_told(data: str, dataset: Dataset, workers: int) -> None:
+    context = "fork" if workers else None
+    source = dataset(with_state=True)
+    loader = DataLoader(source, batch_size=None, num_workers=workers, multiprocessing_context=context, in_order=False)
+    items = [item for _, item in zip(range(4), loader, strict=False)]
+    source.load_state_dict(items[-1]["state"])
+    assert rows_of([*items, *loader]) == plain(data)
+
+
+# Where no file can grow, there is no shared memory: what a full or read-only /dev/shm comes to.
+NO_SHARED_MEMORY = """
+    import pickle, resource, sys
+    from torch.utils.data import DataLoader
+    from parquet_loader import ConfigError, build_index
+    from parquet_loader.torch import TokenDataset
+
+    def no_room(worker=0):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    run = {"seq_len": 8, "lanes": 4, "threads": 2, "index": build_index(sys.argv[1])}  # no cache can be written later
+    """
+
+
+def test_without_workers_no_shared_memory_is_needed(data: str) -> None:
+    program = """
+    no_room()
+    with TokenDataset(sys.argv[1], **run) as dataset:
+        assert len(list(DataLoader(dataset, batch_size=None))) == 15
+        pickle.loads(pickle.dumps(dataset)).close()
+    """
+    run(NO_SHARED_MEMORY + program, data)
+
+
+def test_workers_that_find_no_shared_memory_say_so(data: str) -> None:
+    program = """
+    dataset = TokenDataset(sys.argv[1], **run)
+    options = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
+    try:
+        next(iter(DataLoader(dataset, worker_init_fn=no_room, **options)))
+    except ConfigError as error:
+        print(str(error).splitlines()[-1])
+    """
+    said = run(NO_SHARED_MEMORY + program, data)
+    assert "no shared memory for 256 bytes" in said
+    assert "use num_workers=0" in said
+
+
 # ── DataLoader workers ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -248,7 +397,9 @@ def steps_of(items: Iterable[dict[str, Any]], workers: int) -> list[list[list[in
     return [list(chain(*rows[step : step + workers])) for step in range(0, len(rows), workers)]
 
 
-@pytest.mark.parametrize(("workers", "method"), [(1, "fork"), (2, "fork"), (4, "fork"), (1, "spawn"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(1, "fork"), (2, "fork"), (4, "fork"), (2, "forkserver"), (1, "spawn")]
+)
 def test_workers_read_every_token_once_in_the_order_of_the_run(
     data: str, dataset: Dataset, workers: int, method: str
 ) -> None:
@@ -257,7 +408,7 @@ def test_workers_read_every_token_once_in_the_order_of_the_run(
     assert steps_of(items, workers) == plain(data)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_workers_start_where_the_dataset_is_and_on_its_rank(data: str, dataset: Dataset, method: str) -> None:
     source = dataset(rank=1, world_size=2)
     for _ in zip(range(4), source, strict=False):
@@ -270,7 +421,7 @@ def test_persistent_workers_go_on_to_the_next_epoch(data: str, dataset: Dataset)
     assert [steps_of(loader, 2) for _ in range(2)] == [plain(data), plain(data, epochs=2)[STEPS:]]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
     data: str, dataset: Dataset, method: str
 ) -> None:
@@ -289,7 +440,7 @@ def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
         assert rows_of(other) == plain(data)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_epochs_of_workers_follow_each_other(data: str, dataset: Dataset, method: str, persistent: bool) -> None:
     source = dataset()
@@ -369,30 +520,29 @@ def test_workers_that_cannot_share_the_lanes_are_told_what_would_work(dataset: D
 # ── process groups ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def train_rank(rank: int, folder: str, data: str) -> None:
+def train_rank(rank: int, _: Path, data: str, unpickled: bytes) -> Any:
     """What one rank of two does, in a process of its own."""
-    source = TokenDataset(data, **RUN)
-    assert len(source) == STEPS  # before there is a process group: must not make it rank 0 of 1
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     pickled = pickle.dumps(TokenDataset(data, **RUN))
+    source = pickle.loads(unpickled)  # was asked for its length before there was a process group: of rank 0 of 1 then
     found = {
         "alone": rows_of(source),
         "workers": steps_of(loader_of(TokenDataset(data, **RUN), 2), 2),
-        "spawned": steps_of(loader_of(TokenDataset(data, **RUN), 1, "spawn"), 1),
     }
+    if rank:  # a server of its own, which takes seconds
+        found["started"] = steps_of(loader_of(TokenDataset(data, **RUN), 1, "forkserver"), 1)
     part = source.checkpoint()
     torch.distributed.destroy_process_group()
-    found["pickled"] = rows_of(pickle.loads(pickled))
-    found["part"] = part
-    (Path(folder) / str(rank)).write_bytes(pickle.dumps(found))
+    return found | {"pickled": rows_of(pickle.loads(pickled)), "part": part}
 
 
 def test_rank_and_world_size_come_from_the_process_group(data: str, tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(train_rank, (str(tmp_path), data), nprocs=2)
-    found = [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in range(2)]
+    with TokenDataset(data, **RUN) as source:
+        assert len(source) == STEPS
+        found = on_ranks(tmp_path, 2, train_rank, data, pickle.dumps(source))
     for rank in range(2):
         expected = [rows[2 * rank : 2 * rank + 2] for rows in plain(data)]
-        assert [found[rank][way] == expected for way in ("alone", "workers", "spawned", "pickled")] == [True] * 4
+        for way in ("alone", "workers", "pickled", *(["started"] if rank else [])):
+            assert found[rank][way] == expected, way
     merge_checkpoints([found[1]["part"], found[0]["part"]])
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from ranks import PRELOADED
 from runs import write_data
+
+multiprocessing.set_forkserver_preload([*PRELOADED, "accelerate", "transformers.trainer", "pytorch_lightning"])
 
 
 @pytest.fixture(scope="session")

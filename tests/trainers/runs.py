@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
+import signal
+import socket
 import subprocess
 import sys
+import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,29 +50,63 @@ def together(ranks: list[Batches]) -> Batches:
     return [list(chain(*rows)) for rows in zip(*ranks, strict=False)]
 
 
-def start(program: str, *arguments: str, ranks: int | None = None, killed: bool = False) -> None:
-    """Run a program of this folder to its end, by torchrun if it has ranks; without a GPU, and without a network."""
+_OFFLINE = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "ACCELERATE_USE_CPU": "true",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def torchrun(program: str, *arguments: str, ranks: int, killed: bool = False) -> None:
+    """Run a program of this folder to its end by torchrun; without a GPU, and without a network."""
     here = Path(__file__).parent
-    starter = [sys.executable]
-    if ranks:
-        starter += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = [str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "CUDA_VISIBLE_DEVICES": "",
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
     done = subprocess.run(
         [*starter, str(here / program), *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, **_OFFLINE, "PYTHONPATH": os.pathsep.join(paths)},
         timeout=PROCESS_SECONDS,
         check=False,
     )
     assert (done.returncode != 0) == killed, done.stdout + done.stderr
+
+
+def fork_ranks(program: str, *arguments: str, ranks: int | None, killed: bool = False) -> None:
+    """The same in processes that are forked from a server which has imported the trainers, in torchrun's environment.
+
+    Args:
+        ranks: None for one process without such an environment.
+    """
+    context = multiprocessing.get_context("forkserver")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    processes = []
+    for rank in range(ranks or 1):
+        environment = dict(_OFFLINE)
+        if ranks:
+            own, size = str(rank), str(ranks)
+            environment |= {"RANK": own, "LOCAL_RANK": own, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
+        process = context.Process(target=_run, args=(str(Path(__file__).parent / program), arguments, environment))
+        process.start()
+        processes.append(process)
+    for process in processes:
+        process.join(PROCESS_SECONDS)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert codes == [-signal.SIGKILL if killed else 0] * len(processes)
+
+
+def _run(path: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.argv = [path, *arguments]
+    warnings.simplefilter("ignore")
+    runpy.run_path(path, run_name="__main__")
 
 
 class Runs:
@@ -89,7 +128,7 @@ class Runs:
 
         Args:
             steps: of the whole run.
-            ranks: processes that torchrun starts; None for a plain one without it.
+            ranks: processes as torchrun starts them; None for a plain one.
             kill_at: the batch of this stretch at which every process kills itself.
             options: of the recipe.
         """
@@ -105,7 +144,10 @@ class Runs:
             "kill_at": kill_at,
             "options": {**self._options, **options},
         }
-        start("program.py", json.dumps(what), ranks=ranks, killed=kill_at is not None)
+        if ranks and self._recipe == "ddp":  # the others are given what torchrun would give them
+            torchrun("program.py", json.dumps(what), ranks=ranks, killed=kill_at is not None)
+        else:
+            fork_ranks("program.py", json.dumps(what), ranks=ranks, killed=kill_at is not None)
         return together(
             [Records(self._folder / "records" / f"{self._stretches}-{rank}").batches() for rank in range(ranks or 1)]
         )

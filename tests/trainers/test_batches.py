@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from runs import RUN, Batches, plain, together
@@ -49,6 +51,7 @@ def test_one_iteration_is_the_whole_run(data: str, make: Make, workers: int, dev
     assert len(batches) == STEPS
     items = list(batches)
     assert set(items[0]) == {"input_ids", "labels"}  # what a model takes
+    assert type(items[0]) is dict
     assert rows_of(items) == plain(data, STEPS)
     assert rows_of(batches) == []
 
@@ -67,6 +70,46 @@ def test_its_state_is_that_of_the_last_batch_it_gave(
     resumed.load_state_dict(state)
     assert rows_of(resumed) == plain(data, STEPS)[taken:]
     assert rows_of(batches) == plain(data, STEPS)[taken:]  # and it goes on by itself after the break
+
+
+# As it was when the position was a state by itself.
+OLD_STATE = {
+    "position": {
+        "version": 1,
+        "position": 28,
+        "fingerprint": "ba2ce3bd3b2c8fa5702ab54a07777918250d90d283415ec536e8f0c9b22a0830",
+        "files": 2,
+        "row_groups": 4,
+        "tokens": 87,
+        "column": "tokens",
+        "seed": 5,
+        "lanes": 4,
+        "window": 2,
+        "eos_id": None,
+        "shuffle": True,
+    },
+    "steps": 7,
+}
+
+
+def test_a_state_of_the_old_form_is_taken(data: str, make: Make) -> None:
+    batches = make()
+    batches.load_state_dict(OLD_STATE)
+    assert batches.state_dict() == {**OLD_STATE["position"], "steps": 7}
+    assert rows_of(batches) == plain(data, STEPS)[7:]
+
+
+@pytest.mark.parametrize(
+    "scalar", [lambda value: np.asarray(value)[()], np.asarray, torch.tensor], ids=["numpy", "array", "torch"]
+)
+def test_a_state_may_come_back_as_scalars_of_other_libraries(data: str, make: Make, scalar: Any) -> None:
+    batches = make()
+    list(islice(batches, 6))
+    state = batches.state_dict()
+    resumed = make()
+    resumed.load_state_dict({name: scalar(each) if isinstance(each, int) else each for name, each in state.items()})
+    assert json.dumps(resumed.state_dict()) == json.dumps(state)  # plain again
+    assert rows_of(resumed) == plain(data, STEPS)[6:]
 
 
 def test_two_workers_give_a_step_as_two_batches_and_resume_into_none(data: str, make: Make) -> None:
@@ -160,7 +203,7 @@ def test_arguments_that_cannot_work_are_named(data: str, changes: dict[str, Any]
         TokenBatches(data, **({"steps": 3, **RUN} | changes))
 
 
-@pytest.mark.parametrize("steps", ["x", None, -4, True, 1.0])
+@pytest.mark.parametrize("steps", ["x", None, -4, True, 1.0, np.True_, np.int64(-4)])
 def test_steps_that_are_none_are_no_state(data: str, steps: Any) -> None:
     with TokenBatches(data, steps=3, **RUN) as batches:
         state = batches.state_dict() | {"steps": steps}
