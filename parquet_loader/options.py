@@ -131,6 +131,10 @@ class LoaderOptions:
         check_type("index", self.index, DatasetIndex, str, os.PathLike, type(None))
         _check_world_size(self.world_size, self.lanes, self.uneven)
 
+    def keywords(self, **changes: Any) -> dict[str, Any]:
+        """The options as keyword arguments, some of them changed."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)} | changes
+
     @property
     def bound(self) -> int:
         """One past the largest token id allowed, by `dtype` and `vocab_size`."""

@@ -54,10 +54,7 @@ LOADER_ARGUMENTS = {
     "strict": False,
 }
 
-DATASET_ARGUMENTS = {
-    "seq_len": inspect.Parameter.empty,
-    "lanes": inspect.Parameter.empty,
-    "overlap": 0,
+DATASET_ARGUMENTS = LOADER_ARGUMENTS | {
     "rank": None,
     "world_size": None,
     "labels": True,

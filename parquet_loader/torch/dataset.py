@@ -20,6 +20,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from ..checkpoint import plain
 from ..documents import mask_first_labels, mask_padding
 from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
-from ..options import boolean, integer
+from ..options import LoaderOptions, boolean, signature_with
 from ..storage.opening import Source
 from ..storage.secrets import redact
 from .devices import prefetch_to_device
@@ -107,11 +108,10 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         mask_first_labels: True makes the label of each document's first token -100, so that no loss is taken of
             predicting it from the document before.
         with_state: put the ``state`` into every batch.
-        options: the other arguments of `ParquetLoader`. The loader is made when it is first needed, and looks at their
-            values then.
+        options: the other arguments of `ParquetLoader`, checked here. The loader is made when it is first needed.
 
     Raises:
-        ConfigError: rank without world_size, or the other way round; an option that does not exist.
+        ConfigError: rank without world_size, or the other way round; a value that cannot work, whatever the dataset.
         TypeError: an argument that `ParquetLoader` does not have.
     """
 
@@ -119,9 +119,6 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self,
         source: Source,
         *,
-        seq_len: int,
-        lanes: int,
-        overlap: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
         labels: bool = True,
@@ -132,23 +129,19 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         with_state: bool = False,
         **options: Any,
     ) -> None:
-        inspect.signature(ParquetLoader).bind(source, seq_len=seq_len, lanes=lanes, **options)
-        self._arguments = {
-            "source": _in_this_folder(source),
-            "seq_len": integer("seq_len", seq_len, 1),
-            "lanes": integer("lanes", lanes, 1),
-            "overlap": integer("overlap", overlap, 0, 1),
-            **options,
-        }
-        for name in ("index", "cache_dir"):
-            if isinstance(options.get(name), (str, os.PathLike)):
-                self._arguments[name] = _in_this_folder(options[name])
         if (rank is None) != (world_size is None):
             raise ConfigError(f"give both rank and world_size or neither, not rank={rank} and world_size={world_size}")
         self._place: tuple[int, int] | None = None
         if rank is not None and world_size is not None:
-            world_size = integer("world_size", world_size, 1)
-            self._place = integer("rank", rank, 0, world_size - 1), world_size
+            options |= {"rank": rank, "world_size": world_size}
+        self._source = _in_this_folder(source)
+        self._options = LoaderOptions(**options)
+        if rank is not None:
+            self._place = self._options.rank, self._options.world_size
+        paths = {
+            name: _in_this_folder(path) for name in ("index", "cache_dir") if (path := options.get(name)) is not None
+        }
+        self._options = replace(self._options, **paths)
         self._labels = boolean("labels", labels)
         self._tokens = boolean("tokens", tokens)
         self._dtype = _tensor_dtype(dtype)
@@ -162,6 +155,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self._loader_place: tuple[int, int] | None = None
         self._closed = False
         self._lease = Lease()
+
+    __signature__ = signature_with(inspect.signature(__init__))
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -195,7 +190,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             self._lease.give_back(worker.id, self._open().state_dict()["position"])
 
     def _item(self, batch: Batch, state: dict[str, Any]) -> dict[str, Any]:
-        rows, overlap, seq_len = batch.tokens, self._arguments["overlap"], self._arguments["seq_len"]
+        rows, overlap, seq_len = batch.tokens, self._options.overlap, self._options.seq_len
         item = _Item()
         if self._tokens:
             item["tokens"] = self._tensor(rows)
@@ -220,7 +215,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
                 item["max_seqlen"] = documents.max_seqlen
         if self._with_state:
             item["state"] = state
-        if self._arguments.get("uneven"):
+        if self._options.uneven:
             item["weight"] = batch.weight
         if get_worker_info() is not None:
             item.update({name: shared(value) for name, value in item.items() if torch.is_tensor(value)})
@@ -296,7 +291,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             self._check_not_taken()
         if get_worker_info() is None:
             self._place = self._place or _process_place()
-        return self._open().checkpoint(None if state is None else run_state(state, self._arguments["seq_len"]))
+        return self._open().checkpoint(None if state is None else run_state(state, self._options.seq_len))
 
     def resume(self, checkpoint: bytes) -> None:
         """Go to the position of a checkpoint that `merge_checkpoints` made; see `ParquetLoader.resume`.
@@ -343,10 +338,10 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self.__dict__.update(state)
 
     def __repr__(self) -> str:
-        source = self._arguments["source"]
+        source = self._source
         shown = [redact(each) for each in source] if isinstance(source, list) else redact(str(source))
         place = "of the process group" if self._place is None else f"{self._place[0]} of {self._place[1]}"
-        run = f"seq_len={self._arguments['seq_len']}, lanes={self._arguments['lanes']}"
+        run = f"seq_len={self._options.seq_len}, lanes={self._options.lanes}"
         return f"TokenDataset({shown!r}, {run}, rank {place})"
 
     def _open(self) -> ParquetLoader:
@@ -354,18 +349,20 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         place = self._place or _process_place()
         worker = get_worker_info()
         if worker is not None:
-            place = _worker_place(place, worker.id, worker.num_workers, self._arguments)
+            place = _worker_place(place, worker.id, worker.num_workers, self._options)
         if self._loader is None or self._loader_place != place:
             if self._closed:
                 raise LoaderClosedError("this dataset is closed; make a new one and give it the state of the old")
             former = self._loader
             if former is not None:
                 self._state = former.state_dict()
-            loader = ParquetLoader(**self._arguments, rank=place[0], world_size=place[1])
+            loader = ParquetLoader(self._source, **self._options.keywords(rank=place[0], world_size=place[1]))
             if self._state is not None:
                 loader.load_state_dict(self._state)
             self._loader, self._loader_place = loader, place
-            self._arguments["index"] = loader.index  # for loaders of other processes: one index, read once
+            self._options = replace(
+                self._options, index=loader.index
+            )  # for loaders of other processes: one index, read once
         return self._loader
 
     def _check_not_taken(self) -> None:
@@ -521,11 +518,11 @@ def _process_place() -> tuple[int, int]:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
-def _worker_place(place: tuple[int, int], worker: int, workers: int, arguments: Mapping[str, Any]) -> tuple[int, int]:
+def _worker_place(place: tuple[int, int], worker: int, workers: int, options: LoaderOptions) -> tuple[int, int]:
     """(rank, world size) of a DataLoader worker among all workers of all ranks."""
     rank, world_size = place
-    lanes = arguments["lanes"]
-    if lanes % (world_size * workers) and not arguments.get("uneven"):
+    lanes = options.lanes
+    if lanes % (world_size * workers) and not options.uneven:
         raise ConfigError(
             f"{workers} DataLoader workers on each of {world_size} ranks cannot share {lanes} lanes evenly; "
             f"use a num_workers that divides {lanes // world_size}, or 0: the loader has threads of its own"

@@ -138,9 +138,11 @@ def test_rank_without_world_size_is_refused(dataset: Dataset) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seq_len": 0}, "seq_len must be an integer at least 1, not 0"),
-        ({"lanes": "x"}, "lanes must be an integer at least 1, not 'x'"),
+        ({"seq_len": 0}, r"seq_len must be an integer in \[1, 2147483646\], not 0"),
+        ({"lanes": "x"}, r"lanes must be an integer in \[1, 2147483646\], not 'x'"),
         ({"overlap": 2}, r"overlap must be an integer in \[0, 1\], not 2"),
+        ({"window": 0}, "window must be an integer at least 1, not 0"),
+        ({"vocab_size": "x"}, "vocab_size must be an integer at least 1, not 'x'"),
         ({"rank": 2, "world_size": 2}, r"rank must be an integer in \[0, 1\], not 2"),
     ],
 )
