@@ -8,11 +8,12 @@ Any msgpack reader opens it; a flipped bit, a cut and a file of another kind or 
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
 
 import msgpack
 
-__all__ = ["DamagedContainerError", "OtherVersionError", "open_container", "seal_container"]
+__all__ = ["DamagedContainerError", "OtherVersionError", "open_container", "seal_container", "sync_folder"]
 
 _MAGIC = "parquet_loader"
 _HEAD_BYTES = 1 << 10  # more than all fields before the payload take
@@ -74,3 +75,14 @@ def _fields(data: bytes) -> tuple[Any, Any, Any, Any, memoryview]:
     if len(body) != int.from_bytes(data[at + 1 : begin], "big"):
         raise ValueError("cut short, or longer than it says")
     return magic, kind, version, digest, body
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a local folder survive a power cut."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

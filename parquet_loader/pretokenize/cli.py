@@ -122,9 +122,9 @@ def _options(arguments: dict[str, Any]) -> PretokenizeOptions:
     try:
         values["storage_options"] = json.loads(values["storage_options"])
     except ValueError as exc:
-        raise ConfigError(f"--storage-options is not valid JSON ({exc}): {values['storage_options']!r}.") from exc
+        raise ConfigError(f"--storage-options is not valid JSON: {exc}.") from exc
     if not isinstance(values["storage_options"], dict):
-        raise ConfigError(f"--storage-options must be a JSON object, got {values['storage_options']!r}.")
+        raise ConfigError('--storage-options must be a JSON object, such as {"anon": true}.')
     return PretokenizeOptions(**values)
 
 

@@ -6,6 +6,7 @@ import http.server
 import io
 import os
 import pickle
+import pwd
 import threading
 import traceback
 import uuid
@@ -20,6 +21,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from parquet_loader.errors import ConfigError, FileChangedError, LoaderClosedError, PathNotFoundError, StorageError
+from parquet_loader.pretokenize.sources.find import find_files
 from parquet_loader.storage import FileInfo, Storage, open_storage
 from parquet_loader.storage.opening import FsspecStorage
 from parquet_loader.storage.secrets import redact
@@ -506,14 +508,14 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, monkeyp
     fill(place, "a.parquet")
     storage = place.open()
     file = storage.list_files()[0]
-    real = os.pread
+    real = os.read
 
-    def pread(descriptor: int, length: int, start: int) -> bytes:
-        data = real(descriptor, length, start)
+    def read(descriptor: int, length: int) -> bytes:
+        data = real(descriptor, length)
         place.put("a.parquet", b"A.PARQUET")
         return data
 
-    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(os, "read", read)
     with pytest.raises(FileChangedError):
         storage.read(file, 0, 9)
 
@@ -533,8 +535,7 @@ def as_nobody(work: Callable[[], object]) -> object:
     """What `work` gives to a user who may read nothing that is not open to all."""
 
     def child() -> object:
-        if os.getuid() == 0:
-            os.setuid(65534)
+        os.setuid(65534)
         try:
             return work()
         except Exception as error:
@@ -543,8 +544,14 @@ def as_nobody(work: Callable[[], object]) -> object:
     return in_a_fork(child)
 
 
+def denial(action: str, path: str, what: str) -> str:
+    user = f"{pwd.getpwuid(65534).pw_name} (65534)"
+    return f"cannot {action} {path}: not permitted: user {user} may not {what}; have its owner allow it"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_denied_permission_names_the_path(tmp_path: Path) -> None:
+def test_denied_permission_names_the_path_the_user_and_the_folder_that_is_closed(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         if os.stat(folder).st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[2]):
             folder.chmod(0o755)
@@ -552,17 +559,27 @@ def test_denied_permission_names_the_path(tmp_path: Path) -> None:
     fill(place, "a/x.parquet", "b.parquet")
     storage = place.open()
     closed = storage.list_files()[1]
+    (tmp_path / "linked").mkdir()
+    link = f"{tmp_path}/linked/y.parquet"
+    Path(link).symlink_to(tmp_path / "set" / "a" / "x.parquet")
     (tmp_path / "set" / "b.parquet").chmod(0)
     (tmp_path / "set" / "a").chmod(0)
     try:
         read = as_nobody(lambda: storage.read(closed, 0, 1))
         listed = as_nobody(storage.list_files)
         globbed = as_nobody(lambda: open_storage(f"{tmp_path}/set/*/*.parquet").list_files())
+        inside = as_nobody(lambda: open_storage(f"{tmp_path}/set/a/x.parquet"))
+        nested = as_nobody(lambda: open_storage(f"{tmp_path}/s*/a/x.parquet").list_files())
+        linked = as_nobody(lambda: open_storage(tmp_path / "linked").list_files())
+        texts = as_nobody(lambda: find_files([f"{tmp_path}/set/a/x.parquet"]))
     finally:
         (tmp_path / "set" / "a").chmod(0o755)
-    assert read == ("StorageError", f"cannot open {tmp_path}/set/b.parquet: Permission denied")
-    assert listed == ("StorageError", f"cannot list {tmp_path}/set/a: Permission denied")
-    assert globbed == ("StorageError", f"cannot list {tmp_path}/set/a: Permission denied")
+    folder = f"{tmp_path}/set/a"
+    assert read == ("StorageError", denial("open", f"{tmp_path}/set/b.parquet", f"open {tmp_path}/set/b.parquet"))
+    assert listed == globbed == ("StorageError", denial("list", folder, f"list {folder}"))
+    for found, path in ((inside, f"{folder}/x.parquet"), (nested, f"{folder}/x.parquet"), (linked, link)):
+        assert found == ("StorageError", denial("look at", path, f"enter the folder {folder}"))
+    assert texts == ("StorageError", denial("look at", f"{folder}/x.parquet", f"enter the folder {folder}"))
 
 
 # ── faults of filesystems ────────────────────────────────────────────────────────────────────────────────────────

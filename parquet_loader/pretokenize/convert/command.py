@@ -1,6 +1,6 @@
 """Tokenized corpora to the files that `ParquetLoader` reads, without tokenizing again.
 
-``python -m parquet_loader.pretokenize.convert.command`` is its command line. A conversion runs at the speed of the disk, so one
+``python -m parquet_loader.pretokenize.convert`` is its command line. A conversion runs at the speed of the disk, so one
 that was killed begins anew; the set appears as a whole or not at all, as with `pretokenize`.
 """
 
@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from ...errors import ConfigError, DataError, ParquetLoaderError
+from ...storage.secrets import Location
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS
 from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
@@ -51,6 +52,10 @@ class ConvertOptions:
     row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
     file_tokens: int = DEFAULT_FILE_TOKENS
     overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input", Location(self.input))  # to be shown without secrets
+        object.__setattr__(self, "output", Location(self.output))
 
 
 def convert(options: ConvertOptions) -> Manifest:
@@ -139,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(
         f"Wrote {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.encoding.dtype}), "
-        f"in {len(manifest.files):,} files to {values['output']}."
+        f"in {len(manifest.files):,} files to {Location(values['output'])}."
     )
     return 0
 

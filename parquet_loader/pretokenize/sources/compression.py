@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any, cast
 
 from ...errors import DataError
-from ...storage.filesystems import Filesystem, storage_errors
+from ...storage.filesystems import Filesystem
 from ..extras import import_extra
 
 BUFFER_BYTES = 1 << 20
@@ -28,7 +28,7 @@ def opened(filesystem: Filesystem, path: str, name: str, compression: str, offse
         compression: ``".gz"``, ``".zst"`` or ``""``.
         offset: bytes to leave out. A plain file is opened there; a compressed one is read up to there.
     """
-    with storage_errors("read", name), filesystem.open(path, "rb") as raw:
+    with filesystem.open(path, "rb") as raw:
         if not compression and offset:
             raw.seek(offset)
         buffered = io.BufferedReader(raw, BUFFER_BYTES)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,8 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...errors import DataError
-from ...storage.filesystems import storage_errors
+from ...errors import DataError, PathNotFoundError, StorageError
+from ...storage.base import WILDCARD, Found, is_hidden
+from ...storage.filesystems import Filesystem, open_filesystem, open_together
+from ...storage.local import LocalStorage
+from ...storage.opening import local_path
+from ...storage.remote import FsspecStorage
+from ...storage.secrets import Location
 from .base import BadRecord, Cursor, Record, Source
 from .compression import BUFFER_BYTES, opened
 from .find import InputFile
@@ -38,6 +43,34 @@ TextUnit = Literal["line", "file", "paragraph"]
 _PARQUET_BATCH_ROWS = 64  # documents decoded at a time; small, because a document can be megabytes
 _SHOWN_CHARACTERS = 60
 _COMPRESSED_SHARE = 4  # text shrinks to about a quarter; only estimates of the time that is left depend on it
+
+
+def _listed(
+    inputs: Sequence[Location], storage_options: Mapping[str, object]
+) -> Iterator[tuple[Filesystem, list[Found]]]:
+    """For each input, in order, the filesystem and the files that it stands for, as the loader finds them."""
+    # Those of one host or bucket share a client, and are looked at at once.
+    groups: dict[str, list[Location]] = {}
+    for url in inputs:
+        groups.setdefault(_place_of(url), []).append(url)
+    listed: dict[str, tuple[Filesystem, Iterator[list[Found]]]] = {}
+    for place, urls in groups.items():
+        paths = [path for url in urls if (path := local_path(url)) is not None]
+        storage = LocalStorage(paths) if paths else FsspecStorage(urls, storage_options)
+        filesystem = open_filesystem(paths[0])[0] if paths else open_together(urls, storage_options)[0]
+        listed[place] = filesystem, iter(storage.find(lambda inside: not is_hidden(inside)).found)
+    for url in inputs:
+        filesystem, each = listed[_place_of(url)]
+        files = next(each)
+        if not files and WILDCARD.search(url):
+            raise PathNotFoundError(f"no file matches {url!r}. Quote a glob so that it reaches the program whole.")
+        yield filesystem, files
+
+
+def _place_of(url: Location) -> str:
+    if local_path(url) is not None:
+        return ""
+    return url if len(url.links) > 1 else "/".join(url.given.split("/", 3)[:3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +352,7 @@ def _csv_text(row: Sequence[str], wanted: int, origin: str, column: str) -> str:
 
 
 def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterator[Record | BadRecord]:
-    with storage_errors("read", file.name), file.filesystem.open(file.path, "rb") as stream:
+    with file.filesystem.open(file.path, "rb") as stream:
         try:
             # A buffered stream and no pre-buffering: memory stays at a page or so even if the file is one huge group.
             parquet = pq.ParquetFile(
@@ -352,9 +385,9 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                         else:
                             yield Record(text=text, origin=origin, cursor=cursor)
                     row += 1
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as exc:
-            if isinstance(exc, OSError) and exc.errno is not None:
-                raise  # the storage's, not the file's
             raise DataError(
                 f"not readable as Parquet after {row} rows: {exc}. "
                 f"The file is damaged, or is something else under that name.",
