@@ -11,13 +11,15 @@ import asyncio
 import concurrent.futures
 import difflib
 import functools
+import http.client
 import inspect
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -25,7 +27,7 @@ from urllib.parse import quote
 from ..errors import ConfigError, LoaderClosedError, PathNotFoundError, StorageError
 from .base import WILDCARD, Entry, FileInfo, Found, Listing, changed_error, common_base, entry_of, is_data
 from .retry import RETRY_SECONDS, Retries
-from .secrets import WEB, Link, Location, Scrubber, causes, has_password
+from .secrets import WEB, Link, Location, Scrubber, causes
 
 __all__ = ["FsspecStorage", "connect"]
 
@@ -371,6 +373,8 @@ def connect(locations: Sequence[Location], options: Mapping[str, Any], scrubber:
     for location in locations:
         links = location.links
         for link in links:
+            if not link.is_openable:
+                raise ConfigError(f"the URL of {location} holds a key or password; give it in storage_options instead")
             if link.query and link.scheme not in WEB:
                 raise ConfigError(
                     f"the URL of {location} has a query, which {link.scheme}:// does not know: give credentials in "
@@ -397,9 +401,6 @@ def connect(locations: Sequence[Location], options: Mapping[str, Any], scrubber:
         raise failure  # out of the except block, so that an error that shows a secret is not its context
     if any(fs != opened[0][0] for fs, _ in opened):
         raise ConfigError("the paths lie on different filesystems; give each its own loader, or copy them together")
-    for location, (_, path) in zip(locations, opened, strict=True):
-        if has_password(path if "://" in path else f"{location.links[0].scheme}://{path}"):
-            raise ConfigError(f"the URL of {location} holds a key or password; give it in storage_options instead")
     return opened[0][0], [path for _, path in opened]
 
 
@@ -446,7 +447,9 @@ class WebClient:
             return url
         if user:
             text = text.replace("://", f"://{re.sub('[/?#]', lambda sign: quote(sign[0], safe=''), user)}@", 1)
-        return yarl.URL(text + query)
+        with suppress(ValueError):
+            return yarl.URL(text + query)
+        raise ValueError(f"what {url} was given with makes no valid URL")
 
 
 def _origin(url: str) -> str:
@@ -454,7 +457,7 @@ def _origin(url: str) -> str:
 
 
 class _Session:
-    """An aiohttp session whose requests go to whole URLs."""
+    """An aiohttp session whose requests go to whole URLs, and whose errors tell of public ones."""
 
     def __init__(self, session: Any, whole: Callable[[Any], Any]) -> None:
         self._session = session
@@ -464,7 +467,49 @@ class _Session:
         found = getattr(self._session, name)
         if name not in ("get", "head", "post", "put", "patch", "delete"):
             return found
-        return lambda url, **options: found(self._whole(url), **options)
+        return lambda url, **options: _Request(found(self._whole(url), **options), url)
+
+
+class _Request:
+    """A request of aiohttp's, to be awaited or entered, whose errors tell of a public URL."""
+
+    def __init__(self, request: Any, public: Any) -> None:
+        self._request = request
+        self._public = public
+        self._answer: Any = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._get().__await__()
+
+    async def __aenter__(self) -> Any:
+        self._answer = await self._get()
+        return await self._answer.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._answer.__aexit__(*error)
+
+    async def _get(self) -> Any:
+        import aiohttp
+
+        try:
+            answer = await self._request
+        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
+            failure = aiohttp.ClientError(f"{type(error).__name__} of {self._public}")
+        else:
+            answer.raise_for_status = functools.partial(self._check, answer)
+            return answer
+        raise failure  # out of the except block, so that an error that shows a secret is not its context
+
+    def _check(self, answer: Any) -> None:
+        if answer.status >= 400:
+            import aiohttp
+            import multidict
+
+            asked = aiohttp.RequestInfo(
+                self._public, answer.method, multidict.CIMultiDictProxy(multidict.CIMultiDict()), self._public
+            )
+            reason = http.client.responses.get(answer.status, "")
+            raise aiohttp.ClientResponseError(asked, (), status=answer.status, message=reason)
 
 
 # What people know from boto3, pyarrow and Polars.
@@ -497,7 +542,7 @@ def _check_options(kind: type, options: Mapping[str, Any]) -> None:
     } - {"self"}
     known |= {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "profile"}
     for name in sorted(options.keys() - known):
-        nearest = _S3_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+        nearest = _S3_NAMES.get(name) or next(iter(difflib.get_close_matches(name.lower(), known, 1)), None)
         hint = f"did you mean {nearest}?" if nearest else f"it knows {', '.join(sorted(known))}"
         raise ConfigError(f"storage_options: s3fs has no option {name!r}; {hint}")
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from ..errors import DataError, ParquetLoaderError
 
-__all__ = ["WEB", "Link", "Location", "Scrubber", "causes", "has_password", "redact"]
+__all__ = ["WEB", "Link", "Location", "Scrubber", "causes", "redact"]
 
 E = TypeVar("E", bound=Exception)
 
@@ -27,13 +27,12 @@ WEB = ("http", "https")
 
 _SCHEME = re.compile(r"^([A-Za-z][\w+.-]*)://")
 # Where what stands before the host is a user. Elsewhere it is one only with a password: abfs://container@account.
-_USER = re.compile(r"^(?:https?|s?ftps?|ssh|smb|web\w+|hdfs|dav)://[^/?#]*@", re.IGNORECASE)
-_PASSWORD = re.compile(
-    r"^(?!git(?:hub)?://)[\w+.-]+://(?:[^/@:]*:[^/?#]*@"
-    r"|[^/@:\[]*:(?!\d*(?:[/?#]|$)).*@)",  # with signs that should have been encoded; a port is no password
-    re.DOTALL,
-)
-_IN_PASSWORD = re.compile(r"^[\w+.-]+://[^/@:\[]*:[^/]*@")
+_USER_SCHEMES = r"(?:https?|s?ftps?|ssh|smb|web\w+|hdfs|dav)"
+_USER = re.compile(rf"^(?:https?://[^/?#]*@|{_USER_SCHEMES}://(?<!http://)(?<!https://)[^/]*@)", re.IGNORECASE)
+_PASSWORD = re.compile(r"^(?!git(?:hub)?://|https?:)[\w+.-]+://[^/]*:[^/]*@", re.IGNORECASE)
+# What is no port is the rest of a password, with signs that should have been encoded.
+_NO_PORT = re.compile(r"[^/\[?#]*:(?!\d*(?:[/?#]|$)).*@", re.DOTALL)
+_IN_PASSWORD = re.compile(r"^[\w+.-]+://[^/\[?#]*:(?!\d*(?:[/?#]|$))")
 # In a web address a query is what follows ?. Elsewhere ? may be a wildcard and # part of a name, but not before name=.
 # A version of an object is no secret, and part of its name.
 _QUERY = re.compile(r"[?#](?!versionId=[^&]*$)[A-Za-z][\w.~%-]*=.*", re.DOTALL)
@@ -77,18 +76,26 @@ class Link:
         query: from ``?`` or ``#`` on.
         public: the rest.
         opens: what a filesystem is opened with.
+        is_openable: False where the filesystem has no use for a user, and would take it for a name.
     """
 
     def __init__(self, given: str) -> None:
         scheme = _SCHEME.match(given)
         self.scheme = scheme[1].lower() if scheme else ""
-        user = (_USER.match(given) or _PASSWORD.match(given)) if scheme else None
-        self.user = given[scheme.end() : user.end() - 1] if scheme and user else ""
-        named = given[user.end() if user else scheme.end() if scheme else 0 :]
+        host = begin = scheme.end() if scheme else 0
+        if scheme:
+            user = _USER.match(given) or _PASSWORD.match(given)
+            host = user.end() if user else begin
+            no_port = None if self.scheme.startswith("git") else _NO_PORT.match(given, host)
+            host = no_port.end() if no_port else host
+        self.user, named = given[begin : max(begin, host - 1)], given[host:]
         query = (_WEB_QUERY if self.scheme in WEB else _QUERY).search(named) if scheme else None
         self.query = query[0] if query else ""
         named = named[: len(named) - len(self.query)]
         self.public = f"{self.scheme}://{named}" if scheme else named
+        # fsspec would cut a password at such signs, and take the rest for a host, a path or another link.
+        knows_users = re.fullmatch(_USER_SCHEMES, self.scheme) and not re.search("::|[/?#]", self.user)
+        self.is_openable = not self.user or self.scheme in WEB or bool(knows_users)
         # Web addresses are opened by their public form; `WebClient` adds the rest to each request.
         self.opens = f"{self.scheme}://{self.user}@{named}" if self.user and self.scheme not in WEB else self.public
 
@@ -97,18 +104,19 @@ def _links(url: str) -> list[Link]:
     if "://" not in url:
         return [Link(url)]
     texts: list[str] = []
-    for piece in url.split("::"):
+    pieces = url.split("::")
+    for at, piece in enumerate(pieces):
+        rest = "::".join(pieces[at:])
         # A signature or a password may hold two colons: within it only a scheme begins another link.
-        if texts and not _SCHEME.match(piece) and (Link(texts[-1]).query or _IN_PASSWORD.match(texts[-1] + piece)):
+        if (
+            texts
+            and not _SCHEME.match(piece)
+            and (Link(texts[-1]).query or ("@" in rest and _IN_PASSWORD.match(texts[-1])))
+        ):
             texts[-1] += "::" + piece
         else:
             texts.append(piece)
     return [Link(text) for text in texts]
-
-
-def has_password(url: str) -> bool:
-    """Whether a URL holds a password or key before its host."""
-    return _PASSWORD.match(url) is not None
 
 
 def redact(url: str) -> str:
@@ -189,11 +197,11 @@ def _secrets(urls: Iterable[str], options: Mapping[str, Any]) -> set[str]:
 
 def _secrets_of(url: str) -> Iterator[str]:
     for link in Location(url).links:
-        yield link.user
-        yield from link.user.split(":", 1)
-        yield link.query[1:]
-        for pair in re.split(r"[&?#;]", link.query[1:]):
-            yield pair.partition("=")[2]
+        values = [pair.partition("=")[2] or pair for pair in re.split("[&?#]", link.query[1:])]
+        for secret in (link.user, *link.user.split(":", 1), link.query[1:], *values):
+            yield secret
+        for secret in (link.user, *values):  # a parser that is confused by one shows a part of it
+            yield from re.split("[:@/?#;=]", secret)
 
 
 def _in_any_writing(secret: str) -> str:

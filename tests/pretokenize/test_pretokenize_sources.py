@@ -78,10 +78,7 @@ def test_a_file_with_the_signs_of_a_glob_in_its_name_is_that_file(tmp_path: Path
     ("pattern", "expected"),
     [
         *((pattern, ["linked.txt", "linked/deep/b.txt"]) for pattern in ("", "*", "*/", "**", "**/*.txt")),
-        *(
-            (pattern, ["linked/deep/b.txt"])
-            for pattern in ("linked", "linked/deep", "l*/d*", "l*/*/*.txt", "linked/**")
-        ),
+        *((pattern, ["linked/deep/b.txt"]) for pattern in ("linked", "l*/d*", "l*/*/*.txt", "linked/**")),
     ],
 )
 def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path, pattern: str, expected: list[str]) -> None:
