@@ -13,7 +13,7 @@ import parquet_loader
 
 PACKAGE = Path(parquet_loader.__file__).parent
 
-# Each module may import those before it. `pretokenize` stands beside the loader and shares only the errors.
+# Each module may import those before it. `pretokenize` stands beside the loader and shares errors and storage.
 ORDER = [
     "errors",
     "arguments",

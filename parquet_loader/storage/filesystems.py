@@ -173,7 +173,7 @@ class Filesystem:
                 self._fs.rm_file(file)
             inside = self._fs.find(path, withdirs=True)
             for folder in sorted({path, *inside}, key=len, reverse=True):
-                with suppress(NotImplementedError, FileNotFoundError):
+                with suppress(NotImplementedError, OSError):  # an object store has no folders
                     self._fs.rmdir(folder)
 
         self._do("remove", path, remove)
