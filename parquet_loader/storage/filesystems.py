@@ -73,7 +73,7 @@ class Filesystem:
 
     def display(self, path: str) -> str:
         """The path as people write it: with its protocol unless it is local."""
-        return path if self.is_local else str(self._fs.unstrip_protocol(path))
+        return path if self.is_local or "://" in path else str(self._fs.unstrip_protocol(path))
 
     def open(self, path: str, mode: str) -> Stream:
         """A stream, to be read (``"rb"``) or written (``"wb"``)."""
