@@ -13,6 +13,7 @@ from typing import Any
 from .errors import ParquetLoaderError
 from .index.build import build_index
 from .starting import take_over
+from .storage.secrets import Location
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if "://" in options.output or Path(options.output).is_dir():
-        parser.error(f"--output must be a local file, not {options.output!r}")
+        parser.error(f"--output must be a local file, not {Location(options.output)!r}")
     begun = time.monotonic()
     with _Progress() as progress:
         try:

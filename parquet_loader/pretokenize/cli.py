@@ -156,9 +156,9 @@ def _json_object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except ValueError as exc:
-        raise ConfigError(f"--storage-options is not valid JSON ({exc}): {text!r}.") from exc
+        raise ConfigError(f"--storage-options is not valid JSON: {exc}.") from exc
     if not isinstance(value, dict):
-        raise ConfigError(f"--storage-options must be a JSON object, got {text!r}.")
+        raise ConfigError('--storage-options must be a JSON object, such as {"anon": true}.')
     return value
 
 

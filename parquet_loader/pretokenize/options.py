@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, cast, get_args
 
 from ..errors import ConfigError
+from ..storage.secrets import Location
 from .select.dedup import HashName, check_hash_name
 from .select.selection import OnBadRecord, OnEmpty
 from .sources.base import DEFAULT_MAX_RECORD_BYTES, Source
@@ -111,11 +112,16 @@ class PretokenizeOptions:
     step: Step = "encode"
     overwrite: bool = False
     batch_bytes: int = DEFAULT_BATCH_BYTES
-    storage_options: Mapping[str, object] = field(default_factory=dict)
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(cast("object", self.inputs), str):
-            raise ConfigError(f"inputs must be a sequence of paths, got {self.inputs!r}.")
+            raise ConfigError(f"inputs must be a sequence of paths, got {Location(cast('str', self.inputs))!r}.")
+        # From here on, whoever shows or stores one of these shows no secret.
+        object.__setattr__(self, "inputs", tuple(map(Location, self.inputs)))
+        object.__setattr__(self, "output", Location(self.output))
+        object.__setattr__(self, "source", Location(self.source))
+        object.__setattr__(self, "seen_hashes", None if self.seen_hashes is None else Location(self.seen_hashes))
         self.refuse_unused([name for name, default in _DEFAULTS.items() if getattr(self, name) != default])
         if self.source == "files" and self.preset is None and not self.inputs:
             raise ConfigError("inputs must be at least one path, unless source or preset says otherwise.")

@@ -7,9 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from .filesystems import Filesystem, is_local
-
-__all__ = ["replace_file", "sync_folder", "write_atomically"]
+__all__ = ["sync_folder", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -26,25 +24,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    with contextlib.suppress(OSError):  # the file is there; a folder that may not be opened must do without
+        sync_folder(path.parent)
 
 
-def replace_file(filesystem: Filesystem, path: str, content: bytes) -> None:
-    """Write a file so that whoever looks, now or after a power cut, sees the old content or the new, and no mixture."""
-    if not is_local(filesystem):
-        filesystem.pipe_file(path, content)  # an object appears whole or not at all
-        return
-    temporary = f"{path}.new"
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
-    sync_folder(filesystem, os.path.dirname(path))
-
-
-def sync_folder(filesystem: Filesystem, path: str) -> None:
-    """Make the names in a local folder survive a power cut; elsewhere there is nothing to do."""
-    if not is_local(filesystem) or os.name != "posix":
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a local folder survive a power cut."""
+    if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

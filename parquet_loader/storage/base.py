@@ -25,9 +25,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
@@ -36,11 +36,13 @@ __all__ = [
     "WILDCARD",
     "Entry",
     "FileInfo",
+    "Found",
     "Listing",
     "Storage",
     "changed_error",
     "common_base",
     "entry_of",
+    "is_data",
     "is_hidden",
     "refuse_table",
 ]
@@ -61,6 +63,7 @@ class FileInfo:
     version: str
 
 
+@runtime_checkable
 class Storage(Protocol):
     """The files of one source. Safe to use from many threads, and after a fork."""
 
@@ -167,49 +170,84 @@ def refuse_table(path: str) -> None:
         )
 
 
-class Listing:
-    """Collects a source's files under its root; says clearly when there is nothing, or a file is named twice."""
+def is_data(inside: str) -> bool:
+    """Whether a path below a folder is one of its data files."""
+    return inside.endswith(".parquet") and not is_hidden(inside)
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._files: dict[str, FileInfo] = {}
-        self._passed_over: list[str] = []
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that an entry of a source leads to.
+
+    Attributes:
+        path: as the filesystem has it.
+        size: bytes; None where the filesystem does not tell.
+        version: as in `FileInfo`.
+        is_named: whether the entry names it, outright or by a glob that matches the file, and not a folder above it.
+    """
+
+    path: str
+    size: int | None
+    version: str
+    is_named: bool
+
+
+class Listing:
+    """What a source's entries lead to.
+
+    Args:
+        wants: of a path below a folder or a glob, whether it is wanted; a file that is named outright always is.
+
+    Attributes:
+        found: each entry's files, sorted by path.
+        passed_over: names that are not wanted.
+    """
+
+    def __init__(self, wants: Callable[[str], bool]) -> None:
+        self._wants = wants
+        self.found: list[list[Found]] = []
+        self.passed_over: list[str] = []
 
     def wants(self, path: str, entry: Entry) -> bool:
-        """Whether a path that an entry leads to is a data file of it."""
+        """Whether a path that an entry leads to is wanted."""
         if entry.kind != "file":
             refuse_table(path)
-        inside = path[len(entry.base) :]
-        wanted = entry.kind == "file" or (
-            path.startswith(entry.base) and inside.endswith(".parquet") and not is_hidden(inside)
-        )
+        wanted = entry.kind == "file" or (path.startswith(entry.base) and self._wants(path[len(entry.base) :]))
         if not wanted:
-            self._passed_over.append(path.rsplit("/", 1)[-1])
+            self.passed_over.append(path.rsplit("/", 1)[-1])
         return wanted
 
-    def add(self, path: str, size: int, version: str) -> None:
-        """Take a file."""
-        relative = path[len(self._root) :]
-        if relative in self._files:
-            raise ConfigError(f"{path} is named twice by the list of paths; each file may come once")
-        try:
-            relative.encode()
-        except UnicodeEncodeError:
-            raise StorageError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
-        self._files[relative] = FileInfo(path=relative, size=size, version=version)
+    def data_files(self, root: str, shown: str) -> list[FileInfo]:
+        """All files by path, of a source that is shown as ``shown``; says clearly when there are none.
 
-    def result(self, shown: str) -> list[FileInfo]:
-        """All files by path, of a source that is shown as ``shown``."""
-        if not self._files:
-            seen = ", ".join(sorted(self._passed_over)[:5])
-            advice = conversion_of(self._passed_over, shown)
+        Raises:
+            ConfigError: a file is named twice.
+            PathNotFoundError: there is none.
+            StorageError: a file has no size, or a name that is not UTF-8.
+        """
+        files: dict[str, FileInfo] = {}
+        for found in (found for each in self.found for found in each):
+            relative = found.path[len(root) :]
+            path = f"{shown.rstrip('/')}/{relative}"
+            if relative in files:
+                raise ConfigError(f"{path} is named twice by the list of paths; each file may come once")
+            if found.size is None:
+                raise StorageError(f"{path} has no size; a Parquet file is read from its end")
+            try:
+                relative.encode()
+            except UnicodeEncodeError:
+                raise StorageError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
+            files[relative] = FileInfo(path=relative, size=found.size, version=found.version)
+        if not files:
+            seen = ", ".join(sorted(self.passed_over)[:5])
+            advice = conversion_of(self.passed_over, shown)
             raise PathNotFoundError(
                 f"{shown} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
                 f"with _ or .; "
-                + (f"found only {len(self._passed_over)} others ({seen})" if seen else "found nothing")
+                + (f"found only {len(self.passed_over)} others ({seen})" if seen else "found nothing")
                 + (f": {advice}" if advice else "")
             )
-        return [self._files[path] for path in sorted(self._files)]
+        return [files[path] for path in sorted(files)]
 
 
 def changed_error(path: str, now: str) -> FileChangedError:

@@ -6,26 +6,32 @@ import fnmatch
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
 
 from ..errors import PathNotFoundError, StorageError
 from .base import (
     WILDCARD,
     Entry,
     FileInfo,
+    Found,
     Listing,
     changed_error,
     common_base,
     entry_of,
+    is_data,
     is_hidden,
     refuse_table,
 )
 
-__all__ = ["LocalStorage", "files_below", "status_of"]
+__all__ = ["LocalStorage", "files_below", "local_error", "status_of"]
+
+# What has become a pipe must not hang, and Windows must not translate line ends.
+_READ_ONLY = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class LocalStorage:
-    """Files on disk, read with ``pread``; a version is the modification time in nanoseconds."""
+    """Files on disk; a version is the modification time in nanoseconds."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._entries = [_local_entry(path) for path in paths]
@@ -40,14 +46,19 @@ class LocalStorage:
         return "\n".join(sorted(entry.path for entry in self._entries))
 
     def list_files(self) -> list[FileInfo]:
-        listing = Listing(self._base)
+        return self.find(is_data).data_files(self._base, self.root)
+
+    def find(self, wants: Callable[[str], bool]) -> Listing:
+        """All files that are wanted, of whatever kind."""
+        listing = Listing(wants)
         for entry in self._entries:
-            for path in _local_files(entry):
-                if listing.wants(path, entry):
-                    status = status_of(path)
-                    if status is not None:
-                        listing.add(path, status.st_size, str(status.st_mtime_ns))
-        return listing.result(self.root)
+            found = []
+            for path, is_named in _local_files(entry):
+                status = status_of(path) if listing.wants(path, entry) else None
+                if status is not None:
+                    found.append(Found(path, status.st_size, str(status.st_mtime_ns), is_named))
+            listing.found.append(sorted(found, key=lambda each: each.path))
+        return listing
 
     @property
     def retries(self) -> int:
@@ -60,16 +71,16 @@ class LocalStorage:
     def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
         path = self._base + file.path
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # what has become a pipe must not hang
+            descriptor = os.open(path, _READ_ONLY)
         except FileNotFoundError as error:
             raise changed_error(path, "it is gone") from error
         except OSError as error:
-            raise StorageError(f"cannot open {path}: {error.strerror}") from error
+            raise local_error("open", path, error) from error
         try:
             data = _read_range(descriptor, start, length)
             status = os.fstat(descriptor)
         except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+            raise local_error("read", path, error) from error
         finally:
             os.close(descriptor)
         if (status.st_size, str(status.st_mtime_ns)) != (file.size, file.version):
@@ -86,24 +97,56 @@ class LocalStorage:
 def _read_range(descriptor: int, start: int, length: int) -> bytes:
     """The bytes of a range that are there."""
     pieces = []
+    os.lseek(descriptor, start, os.SEEK_SET)  # each read has a descriptor of its own, and Windows has no pread
     while length:
-        piece = os.pread(descriptor, min(length, 1 << 30), start)  # Linux gives no 2 GiB at once
+        piece = os.read(descriptor, min(length, 1 << 30))  # Linux gives no 2 GiB at once
         if not piece:
             break
         pieces.append(piece)
-        start += len(piece)
         length -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def local_error(action: str, path: str, error: OSError) -> StorageError:
+    """The error for what could not be done to a path, and where that is not permitted, to whom, and by what."""
+    if not isinstance(error, PermissionError) or not hasattr(os, "geteuid"):
+        return StorageError(f"cannot {action} {path or '/'}: {error.strerror or error}")
+    as_effective = os.access in os.supports_effective_ids
+    folders = [str(each) for at in (path, os.path.realpath(path)) for each in reversed(PurePath(at).parents)]
+    closed = next((each for each in folders if not os.access(each, os.X_OK, effective_ids=as_effective)), path)
+    what = "enter the folder" if closed != path else action
+    return StorageError(
+        f"cannot {action} {path}: not permitted: user {_user()} may not {what} {closed}; have its owner allow it"
+    )
+
+
+def _user() -> str:
+    try:
+        import pwd
+
+        return f"{pwd.getpwuid(os.geteuid()).pw_name} ({os.geteuid()})"
+    except (ImportError, KeyError):
+        return str(os.geteuid())
+
+
 def _local_entry(path: str) -> Entry:
-    if os.path.isdir(path):
-        return entry_of(path, "folder")
-    if os.path.exists(path):
-        return entry_of(path, "file")
-    if WILDCARD.search(path):
-        return entry_of(path, "glob")
-    raise PathNotFoundError(f"there is no {path}; check the path, or the mount it lies on")
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if WILDCARD.search(path):
+            return entry_of(path, "glob")
+        _refuse_broken_link(path, error)
+        raise PathNotFoundError(f"there is no {path}; check the path, or the mount it lies on") from error
+    except OSError as error:
+        raise local_error("look at", path, error) from error
+    return entry_of(path, "folder" if stat.S_ISDIR(status.st_mode) else "file")
+
+
+def _refuse_broken_link(path: str, error: OSError) -> None:
+    if os.path.islink(path):
+        raise PathNotFoundError(
+            f"{path} is a link to {os.readlink(path)}, which is not there; fetch it, or remove the link"
+        ) from error
 
 
 def status_of(path: str) -> os.stat_result | None:
@@ -111,32 +154,30 @@ def status_of(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)
     except FileNotFoundError as error:
-        if os.path.islink(path):
-            raise PathNotFoundError(
-                f"{path} is a link to {os.readlink(path)}, which is not there; fetch it, or remove the link"
-            ) from error
+        _refuse_broken_link(path, error)
         return None  # removed while it was being listed
     except OSError as error:
-        raise StorageError(f"cannot look at {path}: {error.strerror}") from error
+        raise local_error("look at", path, error) from error
     return status if stat.S_ISREG(status.st_mode) else None
 
 
-def _local_files(entry: Entry) -> Iterator[str]:
-    """The files that an entry leads to, data or not, each once."""
+def _local_files(entry: Entry) -> Iterator[tuple[str, bool]]:
+    """The files that an entry leads to, wanted or not, each once, and whether it is named itself."""
     if entry.kind == "file":
-        yield entry.path
+        yield entry.path, True
     elif entry.kind == "folder":
-        yield from files_below(entry.path)
+        yield from ((path, False) for path in files_below(entry.path))
     else:
         parts = entry.path[len(entry.base) :].split("/")
         while parts and parts[-1] == "**":
             parts.pop()
         seen = set()
         for match in _matches(entry.base.rstrip("/"), parts):
-            for path in files_below(match) if os.path.isdir(match or "/") else (match,):
+            is_folder = os.path.isdir(match or "/")
+            for path in files_below(match) if is_folder else (match,):
                 if path not in seen:
                     seen.add(path)
-                    yield path
+                    yield path, not is_folder
 
 
 _FolderIds = frozenset[tuple[int, int]]
@@ -154,7 +195,7 @@ def _scan(folder: str, above: _FolderIds) -> tuple[list[os.DirEntry[str]], _Fold
     except FileNotFoundError as error:
         raise PathNotFoundError(f"there is no {folder}; check the path, or the mount it lies on") from error
     except OSError as error:
-        raise StorageError(f"cannot list {folder}: {error.strerror}") from error
+        raise local_error("list", folder, error) from error
     for entry in found:
         refuse_table(f"{folder}/{entry.name}")
     return found, above | {identity}
@@ -163,8 +204,20 @@ def _scan(folder: str, above: _FolderIds) -> tuple[list[os.DirEntry[str]], _Fold
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
+    except PermissionError as error:
+        raise local_error("look at", entry.path, error) from error
     except OSError:
         return False  # a link that leads nowhere
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise local_error("look at", path, error) from error
+    return True
 
 
 def files_below(folder: str, above: _FolderIds = frozenset()) -> Iterator[str]:
@@ -184,7 +237,7 @@ def _matches(folder: str, parts: Sequence[str], above: _FolderIds = frozenset())
         yield folder
     elif not WILDCARD.search(parts[0]):
         path = f"{folder}/{parts[0]}"
-        if os.path.exists(path):
+        if _is_there(path):
             yield from _matches(path, parts[1:])
     elif parts[0] == "**":
         entries, inside = _scan(folder, above)

@@ -11,10 +11,11 @@ from .base import FileInfo, Storage
 from .local import LocalStorage
 from .remote import FsspecStorage
 from .retry import RETRY_SECONDS
+from .secrets import Location
 
-__all__ = ["FileInfo", "FsspecStorage", "LocalStorage", "Source", "Storage", "open_storage"]
+__all__ = ["FileInfo", "FsspecStorage", "LocalStorage", "Source", "Storage", "local_path", "open_storage"]
 
-Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Storage
 
 
 def open_storage(
@@ -23,7 +24,7 @@ def open_storage(
     """The storage of a source.
 
     Args:
-        source: a path, URL or glob, or several.
+        source: a path, URL or glob, or several; or a `Storage` of your own, which is taken as it is.
         storage_options: passed on to the fsspec filesystem; not for local paths.
         retry_seconds: how long a request over the network is tried again once it has failed.
 
@@ -32,19 +33,30 @@ def open_storage(
         PathNotFoundError: an entry that is no glob does not exist.
         StorageError: an entry cannot be looked at.
     """
+    if isinstance(source, Storage):
+        if storage_options:
+            raise ConfigError(
+                f"storage_options {sorted(storage_options)} do not apply to a storage of your own; omit them"
+            )
+        return source
     if isinstance(source, (str, os.PathLike)):
         entries: list[str | os.PathLike[str]] = [source]
     elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
         entries = list(source)
-    else:
-        raise ConfigError(f"{source!r} is no path; give a folder, a file, a glob or a URL, or a list of them")
+    else:  # not shown: it may hold a URL with a signature
+        raise ConfigError(
+            f"a {type(source).__name__} is no path; give a folder, a file, a glob, a URL, a list of them, or a Storage"
+        )
     if not entries:
         raise ConfigError("the list of paths is empty; name at least one folder, file or glob")
     for entry in entries:
-        if not isinstance(entry, (str, os.PathLike)) or not os.fspath(entry):
-            raise ConfigError(f"{entry!r} is no path; give a folder, a file, a glob or a URL")
-    urls = [os.fsdecode(entry) for entry in entries]
-    local = [path for url in urls if (path := _local_path(url)) is not None]
+        if not isinstance(entry, (str, os.PathLike)):
+            raise ConfigError(f"a {type(entry).__name__} is no path; give a folder, a file, a glob or a URL")
+        if not os.fspath(entry):
+            raise ConfigError("an empty string is no path; give a folder, a file, a glob or a URL")
+    # A `Location` keeps what it was given; os.fsdecode would make it a plain, public string.
+    urls = [entry if isinstance(entry, Location) else Location(os.fsdecode(entry)) for entry in entries]
+    local = [path for url in urls if (path := local_path(url)) is not None]
     if len(local) == len(urls):
         if storage_options:
             raise ConfigError(f"storage_options {sorted(storage_options)} do not apply to local paths; leave them out")
@@ -54,11 +66,12 @@ def open_storage(
     return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds)
 
 
-def _local_path(url: str) -> str | None:
+def local_path(url: str) -> str | None:
     """The absolute local path of a plain path or file URL, without a final slash; None for any other URL."""
+    url = Location(url).given
     if url.startswith(("file://", "local://")):
         url = url.split("://", 1)[1]  # taken literally, as fsspec does: %20 is no space
-    elif "://" in url or ("::" in url and not os.path.exists(url)):
+    elif "://" in url:
         return None
     path = os.path.join(os.getcwd(), os.path.expanduser(url))
     parts = path.split("/")

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import difflib
 import functools
+import http.client
+import inspect
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from ..errors import ConfigError, LoaderClosedError, PathNotFoundError, StorageError
-from .base import WILDCARD, Entry, FileInfo, Listing, changed_error, common_base, entry_of
+from .base import WILDCARD, Entry, FileInfo, Found, Listing, changed_error, common_base, entry_of, is_data
 from .retry import RETRY_SECONDS, Retries
-from .secrets import Scrubber, has_password, redact
+from .secrets import WEB, Link, Location, Scrubber, causes
 
-__all__ = ["FsspecStorage"]
+__all__ = ["FsspecStorage", "connect"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -34,9 +40,9 @@ _STALL_SECONDS = 15.0  # without a byte, after which a request has failed
 _HUNG_SECONDS = 600.0  # after which it has failed whatever it does
 _GRACE_SECONDS = 3.0  # that a request may go on once the time for trying again is over
 _LOOK_SECONDS = 0.25  # between looks at whether an answer is still wanted
+_UNANSWERED_SECONDS = 5.0  # that a place is tried which has never answered
 _S3 = ("s3", "s3a")
 _left_to_parents: list[Any] = []
-_WEB = ("http", "https")
 
 
 class FsspecStorage:
@@ -53,41 +59,19 @@ class FsspecStorage:
     def __init__(
         self, urls: Sequence[str], storage_options: Mapping[str, Any], *, retry_seconds: float = RETRY_SECONDS
     ) -> None:
-        from fsspec.core import url_to_fs
-
-        self._urls = [redact(url) for url in urls]
-        self._scrubber = Scrubber(urls, storage_options)
+        locations = [Location(url) for url in urls]
+        self._urls = [str(location) for location in locations]
+        self.scrubber = Scrubber(urls, storage_options)
         self._retry_seconds = retry_seconds
         self._retries = Retries(retry_seconds)
-        first = urls[0].split("::")
-        self._scheme = next((link.split("://", 1)[0] for link in first if "://" in link), "")
+        self._has_answered = False
+        self._scheme = next((link.scheme for link in locations[0].links if link.scheme), "")
         # A stall is to be noticed while there is time to try again.
         stall = min(_STALL_SECONDS, max(2.0, retry_seconds)) if retry_seconds else _STALL_SECONDS
-        options = _with_defaults(self._scheme, storage_options, stall) if len(first) == 1 else storage_options
-        opened = []
-        for url, shown in zip(urls, self._urls, strict=True):
-            failure: ConfigError | StorageError
-            try:
-                opened.append(url_to_fs(url, **options))
-                continue
-            except (ValueError, ImportError, TypeError) as error:
-                text = f"{shown} cannot be opened through fsspec: {error}"
-                failure = self._scrubber.failure(ConfigError, text, error)
-            except Exception as error:  # some filesystems connect when they are made
-                failure = self._scrubber.failure(StorageError, f"{shown} cannot be opened: {error}", error)
-            raise failure  # out of the except block, so that an error that shows a secret is not its context
-        self._fs = opened[0][0]
-        if any(fs != self._fs for fs, _ in opened):
-            raise ConfigError("the paths lie on different filesystems; give each its own loader, or copy them together")
+        if len(locations[0].links) == 1:
+            storage_options = _with_defaults(self._scheme, storage_options, stall)
+        self._fs, paths = connect(locations, storage_options, self.scrubber)
         self._renew()  # an instance of its own: fsspec shares them, listings that are out of date included
-        paths = [path for _, path in opened]
-        for path, shown in zip(paths, self._urls, strict=True):
-            if has_password(path if "://" in path else f"{self._scheme}://{path}"):
-                raise ConfigError(f"the URL of {shown} holds a key or password; give it in storage_options instead")
-        self._queries = {}
-        if self._scheme in _WEB:  # what follows ? in a web address may be a signature: not part of the name
-            self._queries = {path.partition("?")[0]: "?" + path.partition("?")[2] for path in paths if "?" in path}
-            paths = [path.partition("?")[0] for path in paths]
         self._entries = self._all_at_once(self._entry, paths)
         self._base = common_base(entry.base for entry in self._entries)
 
@@ -127,6 +111,7 @@ class FsspecStorage:
         self._is_s3 = self._scheme in _S3 and hasattr(self._fs, "_call_s3")
         if self._is_s3:
             self._fs.retries = 1  # it is tried again here, where time is limited and retries are counted
+        self._is_web = self._is_async and self._scheme in WEB and hasattr(self._fs, "set_session")
         self._pid = os.getpid()
 
     # ── listing ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,16 +133,16 @@ class FsspecStorage:
         return entry_of(path, "file")
 
     def list_files(self) -> list[FileInfo]:
-        listing = Listing(self._base)
+        return self.find(is_data).data_files(self._base, self.root)
+
+    def find(self, wants: Callable[[str], bool]) -> Listing:
+        """All files that are wanted, of whatever kind."""
+        listing = Listing(wants)
         wanted: dict[str, Mapping[str, Any]] = {}
-        for entry, found in zip(self._entries, self._all_at_once(self._find, self._entries), strict=True):
-            for path, info in found.items():
-                if info["type"] != "directory" and not path.endswith("/") and listing.wants(path, entry):
-                    if path in wanted:
-                        raise ConfigError(
-                            f"{self._shown(path)} is named twice by the list of paths; each file may come once"
-                        )
-                    wanted[path] = info
+        found_by_entry = self._all_at_once(self._find, self._entries)
+        for entry, (found, _) in zip(self._entries, found_by_entry, strict=True):
+            files = ((path, info) for path, info in found.items() if info["type"] != "directory" and path[-1] != "/")
+            wanted.update((path, info) for path, info in files if listing.wants(path, entry))
         # Some filesystems tell less in a listing than in a look at one file, or tell it otherwise; reads look.
         listed = None if self._is_s3 else next(iter(wanted.items()), None)
         if listed is not None and _version(self._info(listed[0])) != _version(listed[1]):
@@ -165,26 +150,36 @@ class FsspecStorage:
         else:
             looked_at = [path for path, info in wanted.items() if info.get("size") is None]
         wanted.update(zip(looked_at, self._all_at_once(self._info, looked_at), strict=True))
-        for path, info in wanted.items():
-            listing.add(path, self._size(path, info), _version(info))
-        return listing.result(self.root)
+        for found, named in found_by_entry:
+            listing.found.append(
+                [
+                    Found(path, wanted[path].get("size"), _version(wanted[path]), path in named)
+                    for path in sorted(wanted.keys() & found.keys())
+                ]
+            )
+        return listing
 
-    def _find(self, entry: Entry) -> dict[str, Mapping[str, Any]]:
+    def _find(self, entry: Entry) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
+        """What an entry leads to, and which of that it names itself."""
         if entry.kind == "file":
-            return {entry.path: self._info(entry.path)}
+            return {entry.path: self._info(entry.path)}, {entry.path}
 
         def ask(name: str, path: str) -> dict[str, Mapping[str, Any]]:
             return dict(self._call(path, lambda until: self._run(name, path, detail=True, until=until)))
 
         self.filesystem.invalidate_cache()  # a listing must show what is there now
         if entry.kind == "folder":
-            found = ask("find", entry.path)
+            found, named = ask("find", entry.path), set()
         else:
-            found = ask("glob", entry.path)
-            for folder in [path for path, info in found.items() if info["type"] == "directory"]:
+            pattern = entry.path
+            while pattern.endswith("/**"):  # all that is below what is before it
+                pattern = pattern[:-3]
+            found = ask("glob", pattern)
+            named = {path for path, info in found.items() if info["type"] != "directory"}
+            for folder in sorted(found.keys() - named):
                 found.update(ask("find", folder))
         self.filesystem.invalidate_cache()  # and a later look at a file too
-        return found
+        return found, named
 
     def _info(self, path: str) -> Mapping[str, Any]:
         return self._call(path, lambda until: self._look(path, until))
@@ -200,8 +195,8 @@ class FsspecStorage:
 
         def check(until: float | None) -> None:
             info = self._look(path, until, stop)
-            if (self._size(path, info), _version(info)) != (file.size, file.version):
-                now = f"size {info['size']:,} and {_version(info)} where there were {file.size:,} and {file.version}"
+            if (info.get("size"), _version(info)) != (file.size, file.version):
+                now = f"size {info.get('size')} and {_version(info)} where there were {file.size:,} and {file.version}"
                 raise changed_error(self._shown(path), now)
 
         def read_range(until: float | None) -> bytes:
@@ -209,9 +204,10 @@ class FsspecStorage:
                 if is_pinned:
                     etag = file.version.removeprefix(_ETAG)
                     data = self._wait(_get_if_match(self.filesystem, path, start, length, etag), until, stop)
+                elif self._is_web:
+                    data = self._wait(_get_range(self.filesystem, path, start, length, file.size), until, stop)
                 else:
-                    url = path + self._queries.get(path, "")
-                    data = self._run("cat_file", url, start=start, end=start + length, until=until, stop=stop)
+                    data = self._run("cat_file", path, start=start, end=start + length, until=until, stop=stop)
             except LoaderClosedError:
                 raise
             except Exception as error:
@@ -235,9 +231,8 @@ class FsspecStorage:
 
     def _look(self, path: str, until: float | None, stop: threading.Event | None = None) -> Mapping[str, Any]:
         """What is there now, not what was remembered."""
-        url = path + self._queries.get(path, "")
-        self.filesystem.invalidate_cache(url)
-        info: Mapping[str, Any] = self._run("info", url, until=until, stop=stop)
+        self.filesystem.invalidate_cache(path)
+        info: Mapping[str, Any] = self._run("info", path, until=until, stop=stop)
         return info
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,7 +277,9 @@ class FsspecStorage:
         def with_fresh_credentials(until: float | None) -> T:
             nonlocal renewed
             try:
-                return request(until)
+                answer = request(until)
+                self._has_answered = True
+                return answer  # noqa: TRY300
             except Exception as error:
                 if renewed or _error_code(error) not in _EXPIRED:
                     raise
@@ -295,7 +292,7 @@ class FsspecStorage:
 
     def _judged(self, shown: str, error: Exception, attempt: int, seconds: float) -> tuple[StorageError, bool]:
         """The library's error for a filesystem's, and whether another attempt may mend it."""
-        failure = self._scrubber.failure
+        failure = self.scrubber.failure
         told: BaseException = error
         if isinstance(error, FileNotFoundError):
             if _is_not_there(error, self._scheme):
@@ -316,16 +313,15 @@ class FsspecStorage:
         may_pass = not isinstance(error, _PERMANENT) and (
             status is None or not 400 <= status < 500 or status in _PASSING
         )
+        if not any(type(link).__name__ in _NO_CONNECTION for link in causes(error)):
+            self._has_answered = True
+        elif not self._has_answered and seconds >= _UNANSWERED_SECONDS:
+            text += "; nothing has answered there yet: check the address"
+            may_pass = False
         return failure(StorageError, text, error), may_pass
 
     def _shown(self, path: str) -> str:
         return path if "://" in path or not self._scheme else f"{self._scheme}://{path.lstrip('/')}"
-
-    def _size(self, path: str, info: Mapping[str, Any]) -> int:
-        size = info.get("size")
-        if size is None:
-            raise StorageError(f"{self._shown(path)} has no size; a Parquet file is read from its end")
-        return int(size)
 
 
 class _NotFoundInPassingError(Exception):
@@ -336,12 +332,219 @@ async def _get_if_match(fs: Any, path: str, start: int, length: int, etag: str) 
     """A range of an S3 object, if its ETag is this one; an error of status 412 otherwise."""
     bucket, key, version = fs.split_path(path)
     pinned = {"VersionId": version} if version else {}
+    options = {**getattr(fs, "req_kw", {}), **pinned}  # such as who pays
     answer = await fs._call_s3(
-        "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{start + length - 1}", IfMatch=etag, **pinned
+        "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{start + length - 1}", IfMatch=etag, **options
     )
     async with answer["Body"] as body:
         data: bytes = await body.read()
         return data
+
+
+async def _get_range(fs: Any, url: str, start: int, length: int, size: int) -> bytes:
+    """A range of a web address. A server that knows no ranges is not listened to: it sends the whole file each time."""
+    if not length:
+        return b""
+    session = await fs.set_session()
+    headers = {**fs.kwargs.get("headers", {}), "Range": f"bytes={start}-{start + length - 1}"}
+    async with session.get(fs.encode_url(url), **{**fs.kwargs, "headers": headers}) as answer:
+        fs._raise_not_found_for_status(answer, url)
+        if answer.status != 206 and length != size:
+            raise StorageError(
+                f"{url} cannot be read in parts: its server knows no Range requests and would send all {size:,} bytes "
+                "for each; copy the files to a disk or an object store, or use another server"
+            )
+        data: bytes = await answer.read()
+        return data
+
+
+def connect(locations: Sequence[Location], options: Mapping[str, Any], scrubber: Scrubber) -> tuple[Any, list[str]]:
+    """The fsspec filesystem on which all of these lie, and their paths there; none of what it knows is secret.
+
+    Raises:
+        ConfigError: no such filesystem, an option that it does not know, several filesystems, or a secret in a URL
+            that it cannot be opened with.
+        StorageError: the filesystem cannot be made.
+    """
+    from fsspec.core import url_to_fs
+
+    client = WebClient(locations)
+    opened = []
+    for location in locations:
+        links = location.links
+        for link in links:
+            if not link.is_openable:
+                raise ConfigError(f"the URL of {location} holds a key or password; give it in storage_options instead")
+            if link.query and link.scheme not in WEB:
+                raise ConfigError(
+                    f"the URL of {location} has a query, which {link.scheme}:// does not know: give credentials in "
+                    "storage_options, and a signed address as https://; write [?] or [#] for such a sign in a name"
+                )
+        failure: ConfigError | StorageError
+        try:
+            given = client.add_to(options, links)
+            opened.append(url_to_fs("::".join(link.opens for link in links), **given))
+            _check_options(type(opened[-1][0]), given)
+            continue
+        except ConfigError:
+            raise
+        except TypeError as error:
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            text = f"{location} cannot be opened through fsspec: {error}"
+            if unknown and unknown[1] in options:
+                text = f"storage_options: {links[0].scheme}:// knows no {unknown[1]!r}"
+            failure = scrubber.failure(ConfigError, text, error)
+        except (ValueError, ImportError) as error:
+            failure = scrubber.failure(ConfigError, f"{location} cannot be opened through fsspec: {error}", error)
+        except Exception as error:  # some filesystems connect when they are made
+            failure = scrubber.failure(StorageError, f"{location} cannot be opened: {error}", error)
+        raise failure  # out of the except block, so that an error that shows a secret is not its context
+    if any(fs != opened[0][0] for fs, _ in opened):
+        raise ConfigError("the paths lie on different filesystems; give each its own loader, or copy them together")
+    return opened[0][0], [path for _, path in opened]
+
+
+class WebClient:
+    """Makes the session of an HTTP filesystem, and adds to each request what its URL was given with.
+
+    So the filesystem, its names, its caches and its logs see public URLs alone.
+
+    Args:
+        locations: that are opened, with or without secrets.
+    """
+
+    def __init__(self, locations: Iterable[Location]) -> None:
+        links = [link for location in locations for link in location.links if link.scheme in WEB]
+        self._queries = {link.public.rstrip("/"): link.query for link in links if link.query}
+        self._users = {_origin(link.public): link.user for link in links if link.user}
+        self._make: Any = None
+
+    def add_to(self, options: Mapping[str, Any], links: Sequence[Link]) -> Mapping[str, Any]:
+        """The options of a filesystem, with this where it is needed."""
+        for at, link in enumerate(links):
+            if link.scheme in WEB and (self._queries or self._users):
+                own = options if at == 0 else options.get(link.scheme, {})
+                if own.get("get_client") is not self:
+                    self._make = own.get("get_client")
+                own = {**own, "get_client": self}
+                options = own if at == 0 else {**options, link.scheme: own}
+        return options
+
+    async def __call__(self, **options: Any) -> Any:
+        if self._make is not None:
+            return _Session(await self._make(**options), self._whole)
+        from fsspec.implementations.http import get_client
+
+        return _Session(await get_client(**options), self._whole)
+
+    def _whole(self, url: Any) -> Any:
+        import yarl
+
+        text = str(url)
+        queries = {str(yarl.URL(public)): query for public, query in self._queries.items()}
+        query, user = queries.get(text.rstrip("/"), ""), self._users.get(_origin(text), "")
+        if not query and not user:
+            return url
+        if user:
+            text = text.replace("://", f"://{re.sub('[/?#]', lambda sign: quote(sign[0], safe=''), user)}@", 1)
+        with suppress(ValueError):
+            return yarl.URL(text + query)
+        raise ValueError(f"what {url} was given with makes no valid URL")
+
+
+def _origin(url: str) -> str:
+    return "/".join(url.split("/", 3)[:3])
+
+
+class _Session:
+    """An aiohttp session whose requests go to whole URLs, and whose errors tell of public ones."""
+
+    def __init__(self, session: Any, whole: Callable[[Any], Any]) -> None:
+        self._session = session
+        self._whole = whole
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._session, name)
+        if name not in ("get", "head", "post", "put", "patch", "delete"):
+            return found
+        return lambda url, **options: _Request(found(self._whole(url), **options), url)
+
+
+class _Request:
+    """A request of aiohttp's, to be awaited or entered, whose errors tell of a public URL."""
+
+    def __init__(self, request: Any, public: Any) -> None:
+        self._request = request
+        self._public = public
+        self._answer: Any = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._get().__await__()
+
+    async def __aenter__(self) -> Any:
+        self._answer = await self._get()
+        return await self._answer.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._answer.__aexit__(*error)
+
+    async def _get(self) -> Any:
+        import aiohttp
+
+        try:
+            answer = await self._request
+        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
+            failure = aiohttp.ClientError(f"{type(error).__name__} of {self._public}")
+        else:
+            answer.raise_for_status = functools.partial(self._check, answer)
+            return answer
+        raise failure  # out of the except block, so that an error that shows a secret is not its context
+
+    def _check(self, answer: Any) -> None:
+        if answer.status >= 400:
+            import aiohttp
+            import multidict
+
+            asked = aiohttp.RequestInfo(
+                self._public, answer.method, multidict.CIMultiDictProxy(multidict.CIMultiDict()), self._public
+            )
+            reason = http.client.responses.get(answer.status, "")
+            raise aiohttp.ClientResponseError(asked, (), status=answer.status, message=reason)
+
+
+# What people know from boto3, pyarrow and Polars.
+_S3_NAMES = {
+    "access_key": "key",
+    "access_key_id": "key",
+    "aws_access_key_id": "key",
+    "secret_key": "secret",
+    "secret_access_key": "secret",
+    "aws_secret_access_key": "secret",
+    "session_token": "token",
+    "aws_session_token": "token",
+    "region": 'client_kwargs={"region_name": ...}',
+    "region_name": 'client_kwargs={"region_name": ...}',
+    "aws_region": 'client_kwargs={"region_name": ...}',
+    "anonymous": "anon",
+    "skip_signature": "anon",
+}
+
+
+def _check_options(kind: type, options: Mapping[str, Any]) -> None:
+    """Refuse what s3fs does not know: it would say so at the first request, and call it a fault of that."""
+    if not {"s3", "s3a"} & set(getattr(kind, "protocol", ())):
+        return
+    known = {
+        name
+        for base in kind.__mro__
+        for name, value in inspect.signature(base.__init__).parameters.items()  # type: ignore[misc]
+        if value.kind in (value.POSITIONAL_OR_KEYWORD, value.KEYWORD_ONLY)
+    } - {"self"}
+    known |= {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "profile"}
+    for name in sorted(options.keys() - known):
+        nearest = _S3_NAMES.get(name) or next(iter(difflib.get_close_matches(name.lower(), known, 1)), None)
+        hint = f"did you mean {nearest}?" if nearest else f"it knows {', '.join(sorted(known))}"
+        raise ConfigError(f"storage_options: s3fs has no option {name!r}; {hint}")
 
 
 def _with_defaults(scheme: str, options: Mapping[str, Any], stall_seconds: float) -> Mapping[str, Any]:
@@ -354,7 +557,7 @@ def _with_defaults(scheme: str, options: Mapping[str, Any], stall_seconds: float
             "read_timeout": stall_seconds,
         }
         return {**options, "config_kwargs": {**config, **options.get("config_kwargs", {})}}
-    if scheme in _WEB:
+    if scheme in WEB:
         import aiohttp
 
         patience = aiohttp.ClientTimeout(total=None, sock_connect=stall_seconds, sock_read=stall_seconds)
@@ -376,22 +579,24 @@ _PERMANENT = (
 )
 _PASSING = (408, 409, 425, 429)  # of the statuses that tell a client that it is at fault
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
+# That nothing listens, no name is known, or what listens speaks another protocol.
+_NO_CONNECTION = (
+    *("ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorSSLError", "ClientConnectorCertificateError"),
+    *(
+        "EndpointConnectionError",
+        "ConnectTimeoutError",
+        "ConnectionTimeoutError",
+        "SSLError",
+        "SSLCertVerificationError",
+    ),
+    *("ConnectionRefusedError", "gaierror"),
+)
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "NoAuthTokenError")
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what it came from."""
-    links: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in links:
-        links.append(link)
-        link = link.__cause__ or link.__context__
-    return links
 
 
 def _http_status(error: BaseException) -> int | None:
     """The status of the answer that an error tells of, if it does: botocore's, or aiohttp's."""
-    for link in _causes(error):
+    for link in causes(error):
         response = getattr(link, "response", None)
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
         status = status or getattr(link, "status", None)
@@ -402,7 +607,7 @@ def _http_status(error: BaseException) -> int | None:
 
 def _error_code(error: BaseException) -> str:
     """S3's code of an error, or ""."""
-    for link in _causes(error):
+    for link in causes(error):
         response = getattr(link, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))
@@ -411,7 +616,7 @@ def _error_code(error: BaseException) -> str:
 
 def _is_not_there(error: FileNotFoundError, scheme: str) -> bool:
     """Whether an error says that there is no such file; of the web, fsspec says that of any fault."""
-    return scheme not in _WEB or error.__cause__ is None or _http_status(error) in (404, 410)
+    return scheme not in WEB or error.__cause__ is None or _http_status(error) in (404, 410)
 
 
 _ETAG = "ETag="

@@ -118,7 +118,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_only(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--input", "no.txt"], "there is no file or folder 'no.txt'"),
+        (["--input", "no.txt"], "/no.txt; check the path"),
         (["--input", "empty"], "no file to read in empty"),
         (["--input", "a.xml"], "a.xml: unknown extension"),
         (["--input", "bad.jsonl"], "bad.jsonl:2: invalid JSON"),

@@ -308,7 +308,7 @@ def test_the_manifest_and_the_files_own_metadata_say_what_is_there(
         "lost": {"dropped_symbols": 0, "unknown_tokens": 0},
         "files": files,
         "fingerprint": {
-            "version": 1,
+            "version": 2,
             "source": {
                 "kinds": ["json"],
                 "text_column": "text",
@@ -317,7 +317,7 @@ def test_the_manifest_and_the_files_own_metadata_say_what_is_there(
                     {
                         "name": str(tmp_path / "in.jsonl"),
                         "size_bytes": input_stat.st_size,
-                        "version": str(input_stat.st_mtime),
+                        "version": str(input_stat.st_mtime_ns),
                     }
                 ],
             },

@@ -15,12 +15,20 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from s3_server import S3Server, environment_for, options_for, s3_server
 from subprocesses import finish, start
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import DatasetIndex, FileChangedError, LoaderClosedError, ParquetLoader, StorageError, build_index
+from parquet_loader.pretokenize.convert.corpora import open_corpus
+from parquet_loader.pretokenize.tokenizers.base import TokenizerInfo
+from parquet_loader.pretokenize.write.folder import OutputFolder
+from parquet_loader.pretokenize.write.manifest import Encoding
+from parquet_loader.pretokenize.write.writer import SetWriter
 from parquet_loader.storage import open_storage
 from parquet_loader.storage.remote import FsspecStorage
 from parquet_loader.testing import (
@@ -401,3 +409,34 @@ def test_two_loaders_of_one_process_share_nothing(server: S3Server, url: str, lo
         assert np.array_equal(
             np.stack([one.tokens for one, _ in pairs]), np.stack([b.tokens for b in alone])[: len(pairs)]
         )
+
+
+# ── what pretokenize writes there ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])
+@pytest.mark.parametrize("kind", ["s3", "memory", "local", "local::chain"])
+def test_a_sign_of_a_glob_in_an_output_is_part_of_its_name(
+    server: S3Server, tmp_path: Path, kind: str, name: str
+) -> None:
+    place = uuid.uuid4().hex
+    folder = {"s3": f"s3://bucket1/{place}", "memory": f"memory://{place}"}.get(kind, str(tmp_path / kind))
+    options = server.storage_options if kind == "s3" else None
+    schema = pa.list_(pa.uint16())
+    pq.write_table(pa.table({"tokens": pa.array([[1, 2], [3]], schema)}), tmp_path / "in.parquet")
+    corpus = open_corpus(tmp_path / "in.parquet")
+    info = TokenizerInfo(name="x", sha256="", vocab_size=9, eos_token=None, eos_id=None)
+    encoding = Encoding(column="tokens", dtype=info.dtype.name, tokenizer=info, eos_appended=False)
+    for _ in range(2):  # the second replaces the first
+        output = OutputFolder(f"{folder}/{name}/out", options)
+        with output.claimed(), SetWriter(output, encoding, row_group_tokens=10, file_tokens=10) as writer:
+            for batch in corpus.documents():
+                writer.add(batch)
+            writer.finish()
+    found = [file.path for file in open_storage(folder, options).list_files()]
+    assert found == [f"{name}/out/part-00000.parquet"]
+    fs, path = fsspec.url_to_fs(folder, **(options or {})) if "::" not in folder else (LocalFileSystem(), folder)
+    fs.invalidate_cache()
+    left = {each.split("/out/")[-1] for each in fs.find(path)}
+    assert left == {"part-00000.parquet", "_manifest.json"}
+    assert build_index(f"{folder}/{name}/out", storage_options=options, cache_dir=tmp_path / "cache").total_tokens == 3

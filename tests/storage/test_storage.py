@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import http.server
 import io
 import os
 import pickle
+import pwd
 import threading
 import traceback
 import uuid
@@ -16,12 +19,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from parquet_loader import ParquetLoader, build_index
 from parquet_loader.errors import ConfigError, FileChangedError, LoaderClosedError, PathNotFoundError, StorageError
+from parquet_loader.pretokenize.sources.base import Record
+from parquet_loader.pretokenize.sources.files import FileSource
+from parquet_loader.pretokenize.sources.find import find_files
 from parquet_loader.storage import FileInfo, Storage, open_storage
 from parquet_loader.storage.opening import FsspecStorage
+from parquet_loader.storage.remote import _get_if_match
 from parquet_loader.storage.secrets import redact
 
 HUSH = "hush-" * 2  # a secret, and not as it would stand in a traceback's source lines
@@ -506,14 +516,14 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, monkeyp
     fill(place, "a.parquet")
     storage = place.open()
     file = storage.list_files()[0]
-    real = os.pread
+    real = os.read
 
-    def pread(descriptor: int, length: int, start: int) -> bytes:
-        data = real(descriptor, length, start)
+    def read(descriptor: int, length: int) -> bytes:
+        data = real(descriptor, length)
         place.put("a.parquet", b"A.PARQUET")
         return data
 
-    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(os, "read", read)
     with pytest.raises(FileChangedError):
         storage.read(file, 0, 9)
 
@@ -533,8 +543,7 @@ def as_nobody(work: Callable[[], object]) -> object:
     """What `work` gives to a user who may read nothing that is not open to all."""
 
     def child() -> object:
-        if os.getuid() == 0:
-            os.setuid(65534)
+        os.setuid(65534)
         try:
             return work()
         except Exception as error:
@@ -543,8 +552,14 @@ def as_nobody(work: Callable[[], object]) -> object:
     return in_a_fork(child)
 
 
+def denial(action: str, path: str, what: str) -> str:
+    user = f"{pwd.getpwuid(65534).pw_name} (65534)"
+    return f"cannot {action} {path}: not permitted: user {user} may not {what}; have its owner allow it"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_denied_permission_names_the_path(tmp_path: Path) -> None:
+def test_denied_permission_names_the_path_the_user_and_the_folder_that_is_closed(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         if os.stat(folder).st_uid == os.getuid() and folder.is_relative_to(tmp_path.parents[2]):
             folder.chmod(0o755)
@@ -552,17 +567,27 @@ def test_denied_permission_names_the_path(tmp_path: Path) -> None:
     fill(place, "a/x.parquet", "b.parquet")
     storage = place.open()
     closed = storage.list_files()[1]
+    (tmp_path / "linked").mkdir()
+    link = f"{tmp_path}/linked/y.parquet"
+    Path(link).symlink_to(tmp_path / "set" / "a" / "x.parquet")
     (tmp_path / "set" / "b.parquet").chmod(0)
     (tmp_path / "set" / "a").chmod(0)
     try:
         read = as_nobody(lambda: storage.read(closed, 0, 1))
         listed = as_nobody(storage.list_files)
         globbed = as_nobody(lambda: open_storage(f"{tmp_path}/set/*/*.parquet").list_files())
+        inside = as_nobody(lambda: open_storage(f"{tmp_path}/set/a/x.parquet"))
+        nested = as_nobody(lambda: open_storage(f"{tmp_path}/s*/a/x.parquet").list_files())
+        linked = as_nobody(lambda: open_storage(tmp_path / "linked").list_files())
+        texts = as_nobody(lambda: find_files([f"{tmp_path}/set/a/x.parquet"]))
     finally:
         (tmp_path / "set" / "a").chmod(0o755)
-    assert read == ("StorageError", f"cannot open {tmp_path}/set/b.parquet: Permission denied")
-    assert listed == ("StorageError", f"cannot list {tmp_path}/set/a: Permission denied")
-    assert globbed == ("StorageError", f"cannot list {tmp_path}/set/a: Permission denied")
+    folder = f"{tmp_path}/set/a"
+    assert read == ("StorageError", denial("open", f"{tmp_path}/set/b.parquet", f"open {tmp_path}/set/b.parquet"))
+    assert listed == globbed == ("StorageError", denial("list", folder, f"list {folder}"))
+    for found, path in ((inside, f"{folder}/x.parquet"), (nested, f"{folder}/x.parquet"), (linked, link)):
+        assert found == ("StorageError", denial("look at", path, f"enter the folder {folder}"))
+    assert texts == ("StorageError", denial("look at", f"{folder}/x.parquet", f"enter the folder {folder}"))
 
 
 # ── faults of filesystems ────────────────────────────────────────────────────────────────────────────────────────
@@ -926,3 +951,158 @@ def test_a_storage_shows_no_secret(memory_url: str) -> None:
     storage = open_storage(memory_url, {"token": HUSH})
     storage.list_files()
     assert "hush" not in f"{storage!r} {storage.root} {storage.identity} {storage.list_files()}"
+
+
+# ── places that do not answer, or answer otherwise ───────────────────────────────────────────────────────────────
+
+
+class Plain(http.server.SimpleHTTPRequestHandler):
+    """What ``python -m http.server`` is: it knows no ranges."""
+
+    sent: ClassVar[list[str]] = []
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.sent.append(self.path)
+        super().do_GET()
+
+
+@pytest.fixture
+def plain_server(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of ``tmp_path`` without ranges."""
+    Plain.sent = []
+    handler = functools.partial(Plain, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_web_server_without_ranges_is_one_look_and_one_sentence(tmp_path: Path, plain_server: str) -> None:
+    (tmp_path / "a.parquet").write_bytes(bytes(525_269))
+    storage = open_storage(f"http://{plain_server}/a.parquet")
+    file = storage.list_files()[0]
+    with pytest.raises(StorageError, match=r"a\.parquet cannot be read in parts: its server knows no Range requests"):
+        storage.read(file, 500_000, 25_269)
+    assert Plain.sent == ["/a.parquet"]
+    assert storage.retries == 0
+    assert storage.read(file, 0, 525_269) == bytes(525_269)  # the whole is a range that it knows
+
+
+def test_text_on_a_web_server_without_ranges_is_read(tmp_path: Path, plain_server: str) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    found = find_files([f"http://{plain_server}/a.txt"])
+    records = list(FileSource(files=found.files).records())
+    assert [record.text for record in records if isinstance(record, Record)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/a.parquet", "http://nowhere.invalid/a.parquet", "s3", "https"])
+def test_a_place_that_has_never_answered_is_not_waited_for(
+    url: str, plain_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parquet_loader.storage.remote._UNANSWERED_SECONDS", 0.3)
+    options = {"key": "x", "secret": "xxxx", "endpoint_url": f"https://{plain_server}"} if url == "s3" else {}
+    source = {"s3": "s3://bucket1/a.parquet", "https": f"https://{plain_server}/a.parquet"}.get(url, url)
+    with pytest.raises(StorageError, match=r"nothing has answered there yet: check the address"):
+        open_storage(source, options, retry_seconds=3600)
+
+
+# ── options of s3fs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("option", "nearest"),
+    [
+        ("endpoint", "endpoint_url"),
+        ("endpoint_override", "endpoint_url"),
+        ("aws_secret_access_key", "secret"),
+        ("region", 'client_kwargs={"region_name": ...}'),
+        ("anonn", "anon"),
+        ("use_SSL", "use_ssl"),
+    ],
+)
+def test_an_option_that_s3fs_does_not_know_is_refused_with_the_nearest_one(option: str, nearest: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_storage("s3://bucket1/x", {option: HUSH})
+    assert str(caught.value) == f"storage_options: s3fs has no option {option!r}; did you mean {nearest}?"
+
+
+def test_all_that_s3fs_knows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"anon": True, "use_ssl": False, "default_block_size": 5 << 20, "max_concurrency": 2, "profile": None}
+    with pytest.raises(StorageError, match="failed once"):
+        open_storage("s3://bucket1/x", {**known, **UNREACHABLE}, retry_seconds=0)
+
+
+def test_requests_of_s3_are_those_of_the_filesystem() -> None:
+    """The lowest s3fs that is allowed does not add who pays by itself."""
+    asked: dict[str, Any] = {}
+
+    class Body:
+        async def __aenter__(self) -> Body:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def read(self) -> bytes:
+            return b"data"
+
+    class OldS3:
+        req_kw: ClassVar[dict[str, str]] = {"RequestPayer": "requester"}
+
+        def split_path(self, path: str) -> tuple[str, str, None]:
+            return "bucket1", path, None
+
+        async def _call_s3(self, method: str, **options: Any) -> dict[str, Any]:
+            asked.update(options)
+            return {"Body": Body()}
+
+    assert asyncio.run(_get_if_match(OldS3(), "x", 2, 4, '"e"')) == b"data"
+    assert asked["RequestPayer"] == "requester"
+    assert (asked["Range"], asked["IfMatch"]) == ("bytes=2-5", '"e"')
+
+
+# ── a storage of one's own, and systems of another kind ──────────────────────────────────────────────────────────
+
+
+class DictStorage:
+    """Files in memory."""
+
+    root = "dict"
+    identity = "dict of this test"
+    retries = 0
+    is_remote = False
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._files = files
+
+    def list_files(self) -> list[FileInfo]:
+        return [FileInfo(path=path, size=len(data), version="1") for path, data in sorted(self._files.items())]
+
+    def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
+        return self._files[file.path][start : start + length]
+
+
+def test_a_storage_of_ones_own_is_a_source(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"tokens": [[1, 2, 3], [4]]}), buffer)
+    storage = DictStorage({"a.parquet": buffer.getvalue()})
+    assert build_index(storage, cache_dir=tmp_path).total_tokens == 4
+    with ParquetLoader(storage, seq_len=2, lanes=1, shuffle=False, cache_dir=tmp_path, epochs=1) as loader:
+        assert [batch.tokens.tolist() for batch in loader] == [[[1, 2]], [[3, 4]]]
+    with pytest.raises(ConfigError, match=r"storage_options \['key'\] do not apply"):
+        open_storage(storage, {"key": HUSH})
+
+
+def test_files_are_read_where_the_system_has_no_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pread", "O_NONBLOCK"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setattr("parquet_loader.storage.local._READ_ONLY", os.O_RDONLY)
+    place = local_place(tmp_path / "set")
+    fill(place, "a.parquet")
+    storage = place.open()
+    assert storage.read(storage.list_files()[0], 2, 4) == b"parq"

@@ -19,7 +19,8 @@ from typing import cast
 import numpy as np
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PretokenizeWarning
-from ...storage.filesystems import is_local, storage_errors
+from ...storage.local import local_error
+from ...storage.secrets import Location
 from ..cli import signals_as_interrupts, warnings_as_lines
 from ..names import as_arguments
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS, check_sizes
@@ -65,10 +66,13 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if not self.input or not self.output:
-            raise ConfigError(f"input {self.input!r} and output {self.output!r} must not be empty strings.")
+            empty = [name for name, path in (("input", self.input), ("output", self.output)) if not path]
+            raise ConfigError(f"{' and '.join(empty)} must not be an empty string.")
         if self.vocab_size is not None and not 1 <= self.vocab_size <= _MAX_VOCABULARY:
             raise ConfigError(f"vocab_size must be from 1 to {_MAX_VOCABULARY:,}, got {self.vocab_size:,}.")
         check_sizes(self.row_group_tokens, self.file_tokens)
+        object.__setattr__(self, "input", Location(self.input))  # to be shown without secrets
+        object.__setattr__(self, "output", Location(self.output))
 
 
 def convert(options: ConvertOptions) -> Manifest:
@@ -82,7 +86,7 @@ def convert(options: ConvertOptions) -> Manifest:
     corpus = open_corpus(Path(options.input), options.format, options.reading)
     encoding = _encoding_of(corpus, options)
     output = OutputFolder(options.output)
-    if is_local(output.filesystem):
+    if output.filesystem.is_local:
         for file in corpus.files:
             output.refuse_input(output.filesystem, str(file), str(file))
     run = Run(fingerprint=_fingerprint_of(corpus, encoding, options), overwrite=options.overwrite)
@@ -123,8 +127,10 @@ def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions)
     """All that the result depends on."""
     files = []
     for file in corpus.files:
-        with storage_errors("look at", str(file)):
+        try:
             status = file.stat()
+        except OSError as error:
+            raise local_error("look at", str(file), error) from error
         name = os.fsencode(os.path.relpath(file, options.input)).decode(errors="backslashreplace")
         files.append({"name": name, "size_bytes": status.st_size, "version": str(status.st_mtime_ns)})
     return {
@@ -230,6 +236,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + int(exc.args[0] if exc.args else signal.SIGINT)
     print(
         f"Wrote {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.encoding.dtype}), "
-        f"in {len(manifest.files):,} {'file' if len(manifest.files) == 1 else 'files'} to {values['output']}."
+        f"in {len(manifest.files):,} {'file' if len(manifest.files) == 1 else 'files'} to {Location(values['output'])}."
     )
     return 0

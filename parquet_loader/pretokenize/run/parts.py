@@ -30,7 +30,7 @@ from ..write.manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Skipp
 from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
-_FINGERPRINT_VERSION = 1
+_FINGERPRINT_VERSION = 2
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
 
 

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ConfigError, DataError
-from ...storage.atomic import replace_file
-from ...storage.filesystems import open_filesystem, storage_errors
+from ...storage.filesystems import open_filesystem
+from ...storage.secrets import Location
 from ..extras import import_extra
 
 HashName = Literal["sha256", "sha1", "md5", "blake2b", "xxh3"]
@@ -144,11 +144,13 @@ class SeenFile:
     hash_name: HashName
     storage_options: Mapping[str, object]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", Location(self.url))  # to be shown without secrets
+
     def exists(self) -> bool:
         """Whether there is such a file."""
         filesystem, path = open_filesystem(self.url, self.storage_options)
-        with storage_errors("look for", self.url):
-            return bool(filesystem.exists(path))
+        return filesystem.exists(path)
 
     def read(self) -> Digests:
         """The digests in it.
@@ -158,8 +160,7 @@ class SeenFile:
             PathNotFoundError: no such file.
         """
         filesystem, path = open_filesystem(self.url, self.storage_options)
-        with storage_errors("read", self.url):
-            raw = bytes(filesystem.cat_file(path))
+        raw = filesystem.read(path)
         fields = raw[:_HEADER_BYTES].removeprefix(_MAGIC).split()
         is_ours = raw.startswith(_MAGIC) and len(raw) >= _HEADER_BYTES
         if not is_ours or len(fields) != 2 or not fields[1].isdigit():
@@ -178,8 +179,7 @@ class SeenFile:
         pieces = [piece[seen.add(piece)].astype("<u8").tobytes() for piece in chain(before, digests)]
         header = _MAGIC + f"{self.hash_name} {len(seen)}".encode()
         filesystem, path = open_filesystem(self.url, self.storage_options)
-        with storage_errors("write", self.url):
-            replace_file(filesystem, path, header.ljust(_HEADER_BYTES) + b"".join(pieces))
+        filesystem.replace(path, header.ljust(_HEADER_BYTES) + b"".join(pieces))
 
 
 def check_hash_name(name: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any, cast
 
 from ...errors import DataError
-from ...storage.filesystems import Filesystem, storage_errors
+from ...storage.filesystems import Filesystem
 from ..extras import import_extra
 
 BUFFER_BYTES = 1 << 20
@@ -30,7 +30,7 @@ def opened(filesystem: Filesystem, path: str, name: str, compression: str, offse
         compression: ``".gz"``, ``".zst"`` or ``""``.
         offset: bytes to leave out. A plain file is opened there; a compressed one is read up to there.
     """
-    with storage_errors("read", name), filesystem.open(path, "rb") as raw:
+    with filesystem.open(path, "rb") as raw:
         if not compression and offset:
             raw.seek(offset)
         buffered = io.BufferedReader(raw, BUFFER_BYTES)
@@ -53,7 +53,7 @@ def opened(filesystem: Filesystem, path: str, name: str, compression: str, offse
             ) from exc
 
 
-def _refuse_empty(compressed: io.BufferedReader) -> None:
+def _refuse_empty(compressed: io.BufferedReader[Any]) -> None:
     """Even of no text at all, gzip and zstd make some bytes; a file without any is what a failed copy leaves."""
     if not compressed.peek(1):
         raise EOFError("it is empty")

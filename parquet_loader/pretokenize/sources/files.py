@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...errors import DataError
-from ...storage.filesystems import storage_errors
+from ...errors import DataError, StorageError
 from .base import DEFAULT_MAX_RECORD_BYTES, BadRecord, Cursor, Record, Source, too_long
 from .compression import BUFFER_BYTES, opened
 from .find import InputFile
@@ -450,7 +449,7 @@ def _csv_text(text: str, origin: str, column: str) -> str:
 
 
 def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterator[Record | BadRecord]:
-    with storage_errors("read", file.name), file.filesystem.open(file.path, "rb") as stream:
+    with file.filesystem.open(file.path, "rb") as stream:
         try:
             # A buffered stream and no pre-buffering: memory stays at a page or so even if the file is one huge group.
             parquet = pq.ParquetFile(
@@ -485,9 +484,9 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                     row += 1
             if row < rows:
                 raise DataError(f"it ends after {row:,} rows, and its footer says {rows:,}: damaged.", path=file.name)
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as exc:
-            if isinstance(exc, OSError) and exc.errno is not None:
-                raise  # the storage's, not the file's
             raise DataError(
                 f"not readable as Parquet after {row} rows: {exc}. "
                 f"The file is damaged, or is something else under that name.",

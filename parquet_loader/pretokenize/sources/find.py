@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from fsspec.utils import get_protocol
+from typing import Literal
 
 from ...errors import ConfigError, PathNotFoundError
-from ...storage.base import is_hidden
-from ...storage.filesystems import Filesystem, display_name, open_filesystem, relative_to, storage_errors
+from ...storage.base import WILDCARD, Found, is_hidden
+from ...storage.filesystems import Filesystem, open_filesystem, open_together
+from ...storage.local import LocalStorage
+from ...storage.opening import local_path
+from ...storage.remote import FsspecStorage
+from ...storage.secrets import Location
 from .compression import COMPRESSIONS
 
 __all__ = ["KNOWN_EXTENSIONS", "FileList", "InputFile", "Kind", "classify", "find_files"]
@@ -36,9 +38,9 @@ class InputFile:
     """A file to read.
 
     Attributes:
-        filesystem: the fsspec filesystem it lies on.
+        filesystem: the filesystem it lies on.
         path: its path there.
-        name: the path with its protocol, for messages.
+        name: the path with its protocol and without secrets: what identifies the file, and for messages.
         kind: what is in it.
         compression: ``".gz"``, ``".zst"`` or ``""``.
         size_bytes: its size, as it lies there.
@@ -104,27 +106,24 @@ def find_files(
     """
     found: dict[tuple[str, str], InputFile] = {}
     skipped: dict[str, None] = {}
-    for url in inputs:
-        filesystem, path = open_filesystem(url, storage_options)
-        with storage_errors("list", url):
-            paths, in_folder = _expand(filesystem, path, url)
-        for each, details in paths.items():
-            name = display_name(filesystem, each)
-            classified = classify(each)
+    for filesystem, files in _listed([Location(each) for each in inputs], storage_options or {}):
+        for each in files:
+            name = filesystem.display(each.path)
+            classified = classify(each.path)
             if kind is not None and (classified is None or classified[0] != kind):
-                classified = None if in_folder else (kind, _compression_of(each))
+                classified = (kind, _compression_of(each.path)) if each.is_named else None
             if classified is not None:
                 file = InputFile(
                     filesystem=filesystem,
-                    path=each,
+                    path=each.path,
                     name=name,
                     kind=classified[0],
                     compression=classified[1],
-                    size_bytes=int(details.get("size") or 0),
-                    version=_version(details),
+                    size_bytes=each.size or 0,
+                    version=each.version,
                 )
-                found.setdefault((get_protocol(url), each), file)
-            elif in_folder:
+                found.setdefault((name, each.path), file)
+            elif not each.is_named:
                 skipped[name] = None
             else:
                 raise ConfigError(
@@ -133,36 +132,34 @@ def find_files(
                 )
     if not found:
         also = f" ({len(skipped)} files there have other extensions)" if skipped else ""
-        raise ConfigError(f"no file to read in {', '.join(inputs)}{also}: looked for {KNOWN_EXTENSIONS}.")
+        shown = ", ".join(Location(each) for each in inputs)
+        raise ConfigError(f"no file to read in {shown}{also}: looked for {KNOWN_EXTENSIONS}.")
     return FileList(files=tuple(found.values()), skipped=tuple(skipped))
 
 
-def _expand(filesystem: Filesystem, path: str, url: str) -> tuple[dict[str, dict[str, Any]], bool]:
-    """The paths that one input stands for, with their details, and whether they came out of a folder, not by name."""
-    if filesystem.isfile(path):  # first, since a file's name may hold a glob's signs
-        return {path: filesystem.info(path)}, False
-    if filesystem.isdir(path):
-        return _visible(filesystem.find(path, detail=True), path), True
-    magic = next((at for at, character in enumerate(path) if character in "*?["), None)
-    if magic is not None:
-        root = path[:magic].rpartition("/")[0]
-        there = filesystem.glob(path, detail=True)
-        matches = _visible(
-            {each: details for each, details in there.items() if details.get("type") != "directory"}, root
-        )
-        if matches:
-            return matches, False
-        raise PathNotFoundError(f"no file matches {url!r}. Quote a glob so that it reaches the program whole.")
-    raise PathNotFoundError(f"there is no file or folder {url!r}. Check the path; a folder needs no trailing sign.")
+def _listed(
+    inputs: Sequence[Location], storage_options: Mapping[str, object]
+) -> Iterator[tuple[Filesystem, list[Found]]]:
+    """For each input, in order, the filesystem and the files that it stands for, as the loader finds them."""
+    # Those of one host or bucket share a client, and are looked at at once.
+    groups: dict[str, list[Location]] = {}
+    for url in inputs:
+        groups.setdefault(_place_of(url), []).append(url)
+    listed: dict[str, tuple[Filesystem, Iterator[list[Found]]]] = {}
+    for place, urls in groups.items():
+        paths = [path for url in urls if (path := local_path(url)) is not None]
+        storage = LocalStorage(paths) if paths else FsspecStorage(urls, storage_options)
+        filesystem = open_filesystem(paths[0])[0] if paths else open_together(urls, storage_options)[0]
+        listed[place] = filesystem, iter(storage.find(lambda inside: not is_hidden(inside)).found)
+    for url in inputs:
+        filesystem, each = listed[_place_of(url)]
+        files = next(each)
+        if not files and WILDCARD.search(url):
+            raise PathNotFoundError(f"no file matches {url!r}. Quote a glob so that it reaches the program whole.")
+        yield filesystem, files
 
 
-def _visible(paths: Mapping[str, dict[str, Any]], root: str) -> dict[str, dict[str, Any]]:
-    return {path: paths[path] for path in sorted(paths) if not is_hidden(relative_to(path, root) or path)}
-
-
-def _version(details: Mapping[str, Any]) -> str:
-    """What tells this content of a file from a later one of the same size; filesystems name it differently."""
-    named = (
-        details.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "updated", "last_modified", "created")
-    )
-    return str(next((value for value in named if value is not None), ""))
+def _place_of(url: Location) -> str:
+    if local_path(url) is not None:
+        return ""
+    return url if len(url.links) > 1 else "/".join(url.given.split("/", 3)[:3])

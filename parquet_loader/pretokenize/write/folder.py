@@ -26,10 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ...errors import ConfigError, StorageError
-from ...storage.atomic import replace_file, sync_folder
+from ...errors import ConfigError, PathNotFoundError, StorageError
 from ...storage.base import is_hidden
-from ...storage.filesystems import Filesystem, display_name, is_local, open_filesystem, relative_to, storage_errors
+from ...storage.filesystems import Filesystem, open_filesystem, relative_to
+from ...storage.secrets import Location
 from ..sources.find import InputFile
 from .journal import JOURNAL_NAME, Journal
 from .lock import LOCK_NAME, Claim, claimed
@@ -55,7 +55,7 @@ class OutputFolder:
 
     Attributes:
         filesystem: the fsspec filesystem.
-        name: the folder as it was given, for messages.
+        name: the folder as it was given, without secrets, for messages.
         staging_name: of the folder in it that holds what is staged.
         found_staging: whether an earlier run had left its staging folder when this one came.
     """
@@ -63,11 +63,11 @@ class OutputFolder:
     def __init__(
         self, url: str, storage_options: Mapping[str, object] | None = None, *, staging: str = _STAGING_NAME
     ) -> None:
-        self.name = url
+        self.name = str(Location(url))
         self.found_staging = False
         self.filesystem: Filesystem
         self.filesystem, path = open_filesystem(url, storage_options)
-        self._path = str(path).rstrip("/")
+        self._path = path.rstrip("/")
         self.staging_name = staging
         self._staging = f"{self._path}/{staging}"
         self._staging_made = False
@@ -80,13 +80,13 @@ class OutputFolder:
             ConfigError: one does.
         """
         for file in inputs:
-            if type(file.filesystem) is type(self.filesystem):
+            if file.filesystem.is_like(self.filesystem):
                 self.refuse_input(file.filesystem, file.path, file.name)
 
     def refuse_input(self, filesystem: Filesystem, path: str, name: str) -> None:
         """`refuse_inputs` of one file, on a filesystem of the same kind."""
         if relative_to(_real(filesystem, path), _real(self.filesystem, self._path)) is not None:
-            raise ConfigError(f"--output {self.name!r} holds the input {name}. Choose another output folder.")
+            raise ConfigError(f"output {self.name!r} holds the input {name}. Choose another output folder.")
 
     def look(self) -> tuple[str, ...]:
         """What is in the folder, relative to it, but for the files of runs; changes nothing.
@@ -128,14 +128,12 @@ class OutputFolder:
             )
 
     def _list(self) -> list[str]:
-        with storage_errors("list", self.name):
-            self.filesystem.invalidate_cache()
-            if self.filesystem.isfile(self._path):
-                raise ConfigError(f"--output {self.name!r} is a file. Choose a folder.")
-            if not self.filesystem.exists(self._path):
-                return []
-            relative = (relative_to(each, self._path) for each in self.filesystem.find(self._path))
-            return sorted(each for each in relative if each)
+        if not self.filesystem.exists(self._path):
+            return []
+        if self.filesystem.is_file(self._path):
+            raise ConfigError(f"--output {self.name!r} is a file. Choose a folder.")
+        relative = (relative_to(each, self._path) for each in self.filesystem.files_below(self._path))
+        return sorted(each for each in relative if each)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -144,9 +142,7 @@ class OutputFolder:
         Raises:
             ConfigError: another run is in the folder.
         """
-        with storage_errors("look for", self.display(self._staging)):
-            self.filesystem.invalidate_cache()
-            self.found_staging = bool(self.filesystem.exists(self._staging))
+        self.found_staging = self.filesystem.exists(self._staging)
         self._make_staging()
         with claimed(self.filesystem, self._staging, self.name) as claim:
             self._claim = claim
@@ -163,14 +159,10 @@ class OutputFolder:
         claim.check()
         if self.read_journal() is None:
             self.clear_staging()
-            with storage_errors("remove", self.display(self._staging)):
-                self.filesystem.invalidate_cache()
-                if self.filesystem.exists(self._staging):  # an object store's folder is gone with its last object
-                    self.filesystem.rm(self._staging, recursive=True)
+            self.filesystem.remove_folder(self._staging)
 
     def _make_staging(self) -> None:
-        with storage_errors("create", self.display(self._staging)):
-            self.filesystem.makedirs(self._staging, exist_ok=True)
+        self.filesystem.make_folder(self._staging)
         self._staging_made = True
 
     def staged_path(self, name: str) -> str:
@@ -181,7 +173,7 @@ class OutputFolder:
 
     def display(self, path: str) -> str:
         """A path for messages."""
-        return display_name(self.filesystem, path)
+        return self.filesystem.display(path)
 
     def read_manifest(self) -> Manifest | None:
         """The set that is there, or None.
@@ -209,14 +201,12 @@ class OutputFolder:
         """Commit to what the journal says; what it names has to lie there already."""
         if self._claim is not None:
             self._claim.check()
-        sync_folder(self.filesystem, self._staging)
+        self.filesystem.sync_folder(self._staging)
         self.write_staged(JOURNAL_NAME, journal.to_json().encode())
 
     def write_staged(self, name: str, content: bytes) -> None:
         """Write a whole small file beside the parts."""
-        path = self.staged_path(name)
-        with storage_errors("write", self.display(path)):
-            replace_file(self.filesystem, path, content)
+        self.filesystem.replace(self.staged_path(name), content)
 
     def read_staged(self, name: str) -> bytes:
         """A file beside the parts.
@@ -251,19 +241,16 @@ class OutputFolder:
     def _check_sizes(self, folder: str, files: Sequence[FileEntry], by: str, remedy: str) -> None:
         for file in files:
             path = f"{folder}/{file.name}"
-            with storage_errors("look for", self.display(path)):
-                size = self.filesystem.size(path) if self.filesystem.exists(path) else None
+            size = self.filesystem.size(path)
             if size != file.size_bytes:
                 there = "is not there" if size is None else f"has {size:,} bytes"
                 raise StorageError(f"{self.display(path)} {there}, and {by} says {file.size_bytes:,} bytes. {remedy}")
 
     def _read(self, path: str) -> bytes | None:
-        with storage_errors("read", self.display(path)):
-            self.filesystem.invalidate_cache()
-            try:
-                return bytes(self.filesystem.cat_file(path))
-            except FileNotFoundError:
-                return None
+        try:
+            return self.filesystem.read(path)
+        except PathNotFoundError:
+            return None
 
     def publish(
         self,
@@ -288,9 +275,9 @@ class OutputFolder:
             self._each(self._remove, [each for each in old if each != MANIFEST_NAME])
             on_moving()
         self._each(self._move, list(parts))
-        sync_folder(self.filesystem, self._path)
+        self.filesystem.sync_folder(self._path)
         self._move((f"{self.staging_name}/{MANIFEST_NAME}", MANIFEST_NAME))
-        sync_folder(self.filesystem, self._path)
+        self.filesystem.sync_folder(self._path)
 
     def _each(self, action: Callable[[Any], None], arguments: Sequence[Any]) -> None:
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
@@ -298,16 +285,13 @@ class OutputFolder:
                 pass
 
     def _remove(self, name: str) -> None:
-        path = f"{self._path}/{name}"
-        with storage_errors("remove", self.display(path)):
-            self.filesystem.rm_file(path)
+        self.filesystem.remove(f"{self._path}/{name}")
 
     def _move(self, names: tuple[str, str]) -> None:
         staged, final = f"{self._path}/{names[0]}", f"{self._path}/{names[1]}"
-        with storage_errors("create", self.display(final)):
-            if not self.filesystem.exists(staged) and self.filesystem.exists(final):
-                return  # an earlier attempt has moved it
-            self.filesystem.mv(staged, final)
+        if not self.filesystem.exists(staged) and self.filesystem.exists(final):
+            return  # an earlier attempt has moved it
+        self.filesystem.move(staged, final)
 
     def clear_staging(self, *, others: bool = False) -> None:
         """Remove all that is staged, the journal first.
@@ -316,27 +300,30 @@ class OutputFolder:
             others: also what other runs have left in the folder.
         """
         prefix = f"{self._path}/{_STAGING_PREFIX}" if others else f"{self._staging}/"
-        with storage_errors("remove", self.display(self._staging)):
-            journal = f"{self._staging}/{JOURNAL_NAME}"
-            self.filesystem.invalidate_cache()
-            if self.filesystem.exists(journal):
-                self.filesystem.rm_file(journal)
-            kept = f"{self._staging}/{LOCK_NAME}"
-            for path in self.filesystem.find(self._path):
-                if path.startswith(prefix) and path != kept:
-                    self.filesystem.rm_file(path)
-            for folder in self.filesystem.ls(self._path, detail=False) if others else ():
-                # Object stores have no empty folders, disks and memory do.
-                if folder.startswith(prefix) and folder != self._staging and self.filesystem.isdir(folder):
-                    self.filesystem.rm(folder, recursive=True)
+        journal = f"{self._staging}/{JOURNAL_NAME}"
+        if self.filesystem.exists(journal):
+            self.filesystem.remove(journal)
+        kept = f"{self._staging}/{LOCK_NAME}"
+        for path in self.filesystem.files_below(self._path):
+            if path.startswith(prefix) and path != kept:
+                self.filesystem.remove(path)
+        for folder in self.filesystem.folders_in(self._path) if others else ():
+            # Object stores have no empty folders, disks and memory do.
+            if folder.startswith(prefix) and folder != self._staging:
+                self.filesystem.remove_folder(folder)
 
 
 def _real(filesystem: Filesystem, path: str) -> str:
-    return os.path.realpath(path) if is_local(filesystem) else path
+    return os.path.realpath(path) if filesystem.is_local else path
+
+
+def is_part(relative: str) -> bool:
+    """Whether a path in an output folder is that of a part of a set."""
+    return _PART.fullmatch(relative) is not None
 
 
 def _is_of_a_set(relative: str) -> bool:
-    return relative == MANIFEST_NAME or _PART.fullmatch(relative) is not None
+    return relative == MANIFEST_NAME or is_part(relative)
 
 
 def _is_ours(relative: str) -> bool:

@@ -12,8 +12,9 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...errors import ConfigError, StorageError
-from ...storage.filesystems import Filesystem, is_local, storage_errors
+from ...errors import ConfigError, PathNotFoundError, StorageError
+from ...storage.filesystems import Filesystem
+from ...storage.local import local_error
 
 try:
     import fcntl
@@ -40,11 +41,10 @@ class Claim:
         """
         if self._token is None:
             return
-        with storage_errors("read", self._path):
-            try:
-                there = bytes(self._filesystem.cat_file(self._path))
-            except FileNotFoundError:
-                there = b""
+        try:
+            there = self._filesystem.read(self._path)
+        except PathNotFoundError:
+            there = b""
         if there != self._token:
             raise StorageError(f"another run has taken over --output {self._name!r}: this one ends here.")
 
@@ -57,10 +57,9 @@ def claimed(filesystem: Filesystem, folder: str, name: str) -> Iterator[Claim]:
         ConfigError: another process of this machine, or of one that shares the disk, holds it.
     """
     path = f"{folder}/{LOCK_NAME}"
-    if not is_local(filesystem) or fcntl is None:
+    if not filesystem.is_local or fcntl is None:
         token = secrets.token_hex(8).encode()
-        with storage_errors("write", path):
-            filesystem.pipe_file(path, token)
+        filesystem.replace(path, token)
         yield Claim(filesystem, path, name, token)
         return
     descriptor = _locked(path, name)
@@ -72,8 +71,10 @@ def claimed(filesystem: Filesystem, folder: str, name: str) -> Iterator[Claim]:
 
 def _locked(path: str, name: str) -> int:
     while True:
-        with storage_errors("create", path):
+        try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise local_error("create", path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A run that ended in between has removed the file, and a lock on a removed file is no lock.

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...errors import DataError, PathNotFoundError
-from ...storage.filesystems import display_name, open_filesystem, storage_errors
+from ...errors import DataError, PathNotFoundError, StorageError
+from ...storage.filesystems import open_filesystem, relative_to
+from ...storage.secrets import Location
 from ..tokenizers.base import Tokenizer
+from .folder import is_part
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
 SAMPLES = 3
@@ -56,10 +58,10 @@ def verify_set(
         DataError: something is not what it should be; names file and row group.
     """
     filesystem, path = open_filesystem(folder, storage_options)
-    path = str(path).rstrip("/")
-    with storage_errors("read", f"{folder}/{MANIFEST_NAME}"):
-        manifest = Manifest.from_json(filesystem.cat_file(f"{path}/{MANIFEST_NAME}"))
-        there = {str(each).rsplit("/", 1)[1] for each in filesystem.glob(f"{path}/part-*.parquet")}
+    path, folder = path.rstrip("/"), Location(folder).rstrip("/")
+    manifest = Manifest.from_json(filesystem.read(f"{path}/{MANIFEST_NAME}"))
+    inside = {relative_to(file, path) or "" for file in filesystem.files_below(path)}
+    there = {each for each in inside if is_part(each)}
     missing = sorted({entry.name for entry in manifest.files} ^ there)
     if missing:
         raise PathNotFoundError(
@@ -77,9 +79,9 @@ def verify_set(
     before = 0
     for entry in manifest.files:
         file = f"{path}/{entry.name}"
-        name = display_name(filesystem, file)
+        name = filesystem.display(file)
         here = [at - before for at in wanted if before <= at < before + entry.documents]
-        with storage_errors("read", name), filesystem.open(file, "rb") as stream:
+        with filesystem.open(file, "rb") as stream:
             for row, ids in _verify_file(
                 # No thread of pyarrow's may be left in a Python file when the interpreter ends.
                 pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False),
@@ -101,6 +103,8 @@ def _verify_file(
     for group in range(parquet.num_row_groups):
         try:
             column = parquet.read_row_group(group, use_threads=False).column(manifest.encoding.column).combine_chunks()
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as exc:
             raise DataError(f"cannot be read: {exc}", path=name, row_group=group) from exc
         largest = pc.max(column.values).as_py() if len(column.values) else 0

@@ -10,7 +10,6 @@ groups and a batch, whatever the set's size.
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError
-from ...storage.filesystems import is_local, storage_errors
 from ..tokenizers.base import TokenArray, TokenBatch
 from .folder import OutputFolder, part_name
 from .manifest import Encoding, FileEntry, Manifest
@@ -234,13 +232,9 @@ class _Part:
         self._row_groups = 0
         self._name = name
         self._encoding = encoding
-        self._filesystem = output.filesystem
-        self._path = output.staged_path(name)
-        self._display = output.display(self._path)
         self._schema = token_schema(encoding.dtype)
-        with storage_errors("write", self._display):
-            self._stream = self._filesystem.open(self._path, "wb")
-            self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options())
+        self._stream = output.filesystem.open(output.staged_path(name), "wb")
+        self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options())
 
     def write(self, group: TokenBatch) -> None:
         offsets: TokenArray = np.zeros(len(group.lengths) + 1, dtype=np.int32)
@@ -248,25 +242,18 @@ class _Part:
         lists = pa.ListArray.from_arrays(
             pa.array(offsets), pa.array(group.tokens), type=self._schema.field(TOKEN_COLUMN).type
         )
-        with storage_errors("write", self._display):
-            self._writer.write_table(
-                pa.Table.from_arrays([lists], schema=self._schema), row_group_size=len(group.lengths)
-            )
+        self._writer.write_table(pa.Table.from_arrays([lists], schema=self._schema), row_group_size=len(group.lengths))
         self.tokens += len(group.tokens)
         self._documents += len(group.lengths)
         self._row_groups += 1
 
     def close(self) -> FileEntry:
         metadata = self._encoding.to_dict() | {"documents": self._documents, "tokens": self.tokens}
-        with storage_errors("write", self._display):
-            self._writer.add_key_value_metadata({METADATA_KEY: json.dumps(metadata, ensure_ascii=False)})
-            self._writer.close()
-            size_bytes = self._stream.tell()
-            if is_local(self._filesystem):
-                # Without this, a power cut soon after the rename could leave the name without the bytes.
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
-            self._stream.close()
+        self._writer.add_key_value_metadata({METADATA_KEY: json.dumps(metadata, ensure_ascii=False)})
+        self._writer.close()
+        size_bytes = self._stream.tell()
+        self._stream.sync()  # a power cut soon after the rename could leave the name without the bytes
+        self._stream.close()
         return FileEntry(
             name=self._name,
             documents=self._documents,
