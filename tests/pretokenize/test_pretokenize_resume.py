@@ -149,7 +149,6 @@ DRIVER = """
     from pathlib import Path
     from fsspec.implementations.local import LocalFileSystem
     from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
-    from parquet_loader.pretokenize import filesystems
 
     work = Path(sys.argv[1])
 
@@ -234,7 +233,7 @@ def test_a_kill_at_any_step_in_the_folder_loses_nothing(
 def test_kills_at_random_moments_change_nothing() -> None:
     """The short form of ``make soak``."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "pretokenize_soak.py"), "--kills", "4", "--documents", "4000"],
+        [sys.executable, str(ROOT / "tools" / "soak" / "pretokenize_soak.py"), "--kills", "4", "--documents", "4000"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -213,7 +213,7 @@ def test_an_interrupt_while_waiting_for_a_read_that_hangs_comes_at_once_and_lose
         import sys, threading
         import numpy as np
         from parquet_loader import ParquetLoader
-        from parquet_loader.storage import LocalStorage
+        from parquet_loader.storage.local import LocalStorage
 
         reading_on, first = threading.Event(), iter([True])
         real_read = LocalStorage.read

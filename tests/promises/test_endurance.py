@@ -196,7 +196,7 @@ def test_a_file_that_may_grow_no_further_is_told_and_the_old_one_is_kept(folder:
         import json, resource, signal, sys, warnings
         from pathlib import Path
         from parquet_loader import ParquetLoader, StorageError
-        from parquet_loader.container import write_atomically
+        from parquet_loader.storage.atomic import write_atomically
 
         folder, place, options = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
         saved, checkpoint = place / "saved.index", place / "checkpoint"

@@ -73,7 +73,7 @@ def prepare(work: Path) -> int:
         say(f"byte-level BPE of {entries:,} entries")
 
     with stage("parquet") as say:
-        command: list[object] = [sys.executable, TOOLS / "pretokenize.py"]
+        command: list[object] = [sys.executable, TOOLS.parent / "pretokenize.py"]
         command += ["--input", work / "text", "--text-column", "text", "--output", work / "tokens"]
         command += ["--tokenizer", work / "tokenizer.json", "--append-eos"]
         command += ["--row-group-tokens", ROW_GROUP_TOKENS, "--file-tokens", FILE_TOKENS]

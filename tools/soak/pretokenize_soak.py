@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-TOOL = Path(__file__).with_name("pretokenize.py")
+TOOL = Path(__file__).parents[1] / "pretokenize.py"
 
 
 class SoakError(Exception):

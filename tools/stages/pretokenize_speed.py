@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--tokenizer", required=True)
-    parser.add_argument("--text", type=Path, nargs="+", default=[Path(json.__file__).parents[2]], help="folders")
+    parser.add_argument("--text", type=Path, nargs="+", default=[Path(json.__file__).parents[1]], help="folders")
     parser.add_argument("--megabytes", type=float, default=20)
     parser.add_argument("--engine", choices=("tokenizers", "gigatoken"), default="tokenizers")
     parser.add_argument("--workers", type=int, default=0)
