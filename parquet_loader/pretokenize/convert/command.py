@@ -1,6 +1,6 @@
 """Tokenized corpora to the files that `ParquetLoader` reads, without tokenizing again.
 
-``python -m parquet_loader.pretokenize.convert.command`` is its command line. A conversion runs at the speed of the disk, so one
+``python -m parquet_loader.pretokenize.convert`` is its command line. A conversion runs at the speed of the disk, so one
 that was killed begins anew; the set appears as a whole or not at all, as with `pretokenize`.
 """
 
