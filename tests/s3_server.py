@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class S3Server:
     def storage_options(self) -> dict[str, Any]:
         return options_for(self.endpoint)
 
-    @property
+    @cached_property
     def filesystem(self) -> Any:
         return fsspec.filesystem("s3", **self.storage_options, skip_instance_cache=True)
 
