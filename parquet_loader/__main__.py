@@ -1,4 +1,7 @@
-"""``python -m parquet_loader index SOURCE --output FILE``: the footers of a dataset, read once for all ranks."""
+"""``parquet-loader index SOURCE --output FILE``: the footers of a dataset, read once for all ranks.
+
+``python -m parquet_loader`` is the same command.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from .storage.secrets import Location
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m parquet_loader", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="parquet-loader", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     index = commands.add_parser(
         "index",

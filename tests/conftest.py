@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,10 +18,17 @@ settings.register_profile(
 settings.load_profile("project")
 
 
+@pytest.fixture(scope="session")
+def cache_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of folders that are not there."""
+    parent = tmp_path_factory.mktemp("caches")
+    return (parent / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the cache of whoever runs the tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+def own_cache_folder(cache_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the cache of whoever runs the tests, nor another's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(next(cache_folders)))
 
 
 @pytest.fixture(autouse=True)

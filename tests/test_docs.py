@@ -1,4 +1,4 @@
-"""Every Python snippet of the README and the docs runs; a file's snippets share one namespace and one folder."""
+"""What the README and the docs show runs and leads somewhere; docs/pretokenize.md runs in a test of its own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import re
 from pathlib import Path
 
 import pytest
+from snippets import DOCUMENTS, ROOT, run_snippets, snippets, write_corpus
 
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHOWN = {path: snippets(path.read_text(), "python", "bash") for path in DOCUMENTS}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if SHOWN[path] and path.name != "pretokenize.md"], ids=lambda path: path.name
+)
 def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = path.read_text()
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    for match in BLOCK.finditer(text):
-        line = text[: match.start(1)].count("\n")
-        exec(compile("\n" * line + match.group(1), str(path), "exec"), namespace)
+    write_corpus(tmp_path)
+    run_snippets(path, SHOWN[path])
+
+
+def test_a_snippet_that_is_not_run_says_why() -> None:
+    notes = {f"{path.name}:{block.line}": block.note for path in DOCUMENTS for block in SHOWN[path] if block.note}
+    assert [place for place, note in notes.items() if not re.fullmatch(r"not run: .+", note)] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

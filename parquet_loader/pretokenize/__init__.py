@@ -1,7 +1,7 @@
 """Text to tokenized Parquet: the files that `ParquetLoader` reads.
 
 `pretokenize` runs `PretokenizeOptions`; ``python -m parquet_loader.pretokenize`` and ``tools/pretokenize.py`` are its
-command line. Needs ``pip install parquet_loader[pretokenize]``, of which nothing is imported before it is used.
+command line. Needs the extra ``pretokenize``, of which nothing is imported before it is used.
 
 The stages, one way down, each module with one task:
 

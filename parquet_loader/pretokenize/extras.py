@@ -7,6 +7,9 @@ from typing import Any
 
 from ..errors import ConfigError
 
+# The name that pip knows; the package index has another project under that of the package.
+DISTRIBUTION = "parquet-token-loader"
+
 
 def import_extra(name: str, extra: str = "pretokenize") -> Any:
     """The module, or an error that says how to install it.
@@ -23,4 +26,4 @@ def import_extra(name: str, extra: str = "pretokenize") -> Any:
     except ModuleNotFoundError as exc:
         if exc.name != name:
             raise  # the package is there but broken: its own message says more
-        raise ConfigError(f"this needs the package {name}: pip install parquet_loader[{extra}]") from exc
+        raise ConfigError(f"this needs the package {name}: pip install '{DISTRIBUTION}[{extra}]'") from exc

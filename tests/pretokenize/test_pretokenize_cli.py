@@ -411,5 +411,5 @@ def test_a_missing_package_is_an_error_that_says_how_to_install_it(
     done = run_tool("--input", "a.txt", "--output", "out", "--tokenizer", tokenizer_folder, PYTHONPATH=path)
     assert done.returncode == 2
     assert done.stderr == (
-        "pretokenize: error: this needs the package tokenizers: pip install parquet_loader[pretokenize]\n"
+        "pretokenize: error: this needs the package tokenizers: pip install 'parquet-token-loader[pretokenize]'\n"
     )

@@ -167,7 +167,6 @@ step.run([Document(text=text, id=str(at)) for at, text in enumerate(texts)], ran
 
 
 def test_what_datatrove_has_written_comes_back(tmp_path: Path, tokenizer_folder: Path, bpe: Any) -> None:
-    pytest.importorskip("datatrove")
     tokenizer = str(tokenizer_folder / "tokenizer.json")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", DATATROVE, str(tmp_path / "in"), tokenizer],

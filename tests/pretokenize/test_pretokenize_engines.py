@@ -111,11 +111,12 @@ def test_an_unknown_tiktoken_encoding_is_an_error() -> None:
 
 @pytest.fixture(scope="module")
 def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory, stdlib_texts: list[str]) -> str:
-    module = pytest.importorskip("sentencepiece")
+    import sentencepiece
+
     path = tmp_path_factory.mktemp("sentencepiece") / "small.model"
     lines = [line for text in stdlib_texts[:20] for line in text.splitlines() if line.strip()]
     with path.open("wb") as stream:
-        module.SentencePieceTrainer.train(
+        sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines[:4000]),
             model_writer=stream,
             vocab_size=400,
@@ -269,7 +270,6 @@ def test_results_come_in_order_and_batches_are_not_taken_far_ahead() -> None:
 
 @pytest.fixture
 def source(jsonl: Callable[..., Path], stdlib_texts: list[str]) -> Any:
-    pytest.importorskip("gigatoken")
     path = jsonl([*TEXTS, *stdlib_texts[:30]])
     return open_source("files", SourceOptions(inputs=(str(path),)))
 
@@ -311,7 +311,6 @@ def test_an_engine_is_for_a_tokenizer_json(source: Any) -> None:
 def test_a_set_is_the_same_by_either_engine(
     tmp_path: Path, jsonl: Callable[..., Path], tokenizer_folder: Path, stdlib_texts: list[str], workers: int
 ) -> None:
-    pytest.importorskip("gigatoken")
     path = str(jsonl([*TEXTS, *stdlib_texts[:40]]))
     for engine in ("tokenizers", "gigatoken"):
         values: dict[str, Any] = {"output": str(tmp_path / engine), "tokenizer": str(tokenizer_folder)}
@@ -324,7 +323,6 @@ def test_a_set_is_the_same_by_either_engine(
 def test_a_fast_engine_that_was_made_anew_gives_the_same_ids(
     tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("gigatoken")
     reference = load_tokenizer(str(tokenizer_folder))
     assert isinstance(reference, HuggingFaceTokenizer)
     fast = GigatokenTokenizer(reference)

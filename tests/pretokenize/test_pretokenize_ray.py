@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="there is no Ray for this Python")
 
 
 def killed_one_task(process: subprocess.Popen[str], output: Path) -> bool:

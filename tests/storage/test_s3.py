@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from botocore.loaders import JSONFileLoader
 from fsspec.implementations.local import LocalFileSystem
 from s3_server import S3Server, environment_for, options_for, s3_server
 from subprocesses import finish, start
@@ -45,6 +47,15 @@ from parquet_loader.testing import (
 )
 
 FILES = unique_groups([[[7] * 60 for _ in range(4)] for _ in range(6)])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def services_are_parsed_once() -> Iterator[None]:
+    """Every client reads megabytes of JSON that describe Amazon's services: most of what a test here would cost."""
+    parse = functools.cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: parse(path))
+        yield
 
 
 @pytest.fixture(scope="session")

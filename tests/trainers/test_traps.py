@@ -26,6 +26,7 @@ from parquet_loader.trainers import TokenBatches
 pytestmark = pytest.mark.filterwarnings("ignore")  # what trainers and their packages warn of is theirs
 
 VOCABULARY = 200
+needs_torchtitan = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
 
 needs_torchtitan = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
 

@@ -34,7 +34,7 @@ def open_hub_dataset(name: str, config: str | None, split: str, revision: str | 
     Raises:
         ConfigError: no such data set, configuration or split.
     """
-    datasets = import_extra("datasets")
+    datasets = import_extra("datasets", "hub")
     if revision is not None and os.path.isdir(name):
         raise ConfigError(f"revision={revision!r} is not used by the local folder {name!r}: omit it.")
     commit = _commit(name, revision)
@@ -54,7 +54,7 @@ def open_hub_dataset(name: str, config: str | None, split: str, revision: str | 
 
 
 def _commit(name: str, revision: str | None) -> str | None:
-    hub = import_extra("huggingface_hub")
+    hub = import_extra("huggingface_hub", "hub")
     try:
         sha = hub.HfApi().dataset_info(name, revision=revision).sha
     except Exception:  # a local folder, or offline: what is wrong with the name, load_dataset says

@@ -156,7 +156,8 @@ def test_files_of_other_writers_decode_as_pyarrow_reads_them(
 
 
 def test_files_of_datasets_decode_as_pyarrow_reads_them(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("int32"))})
     documents = random_documents(5, 500, 100, pa.int32(), 1000)
     path = tmp_path / "datasets.parquet"
