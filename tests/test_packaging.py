@@ -80,7 +80,7 @@ def test_name_and_version_are_those_that_the_package_tells(wheel: Path) -> None:
 def test_the_readmes_quick_start_runs_from_the_wheel(python: Path, tmp_path: Path) -> None:
     write_corpus(tmp_path)
     text = (ROOT / "README.md").read_text()
-    start = snippets(text[: text.index("\n## Training\n")], "python", "bash")
+    start = snippets(text[: text.index("\n## Training on many GPUs\n")], "python", "bash")
     program = "\n".join([*(block.code for block in start if block.language == "python"), "print(parquet_loader)"])
     told = run(python, "-W", "error", "-c", "import parquet_loader\n" + program, folder=tmp_path)
     assert str(python.parents[1]) in told

@@ -1,1 +1,5 @@
-"""The commands of `parquet-loader`."""
+"""The command ``parquet-loader``."""
+
+from .index import main
+
+__all__ = ["main"]

@@ -10,7 +10,7 @@ import pytest
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import DatasetIndex, ParquetLoader
-from parquet_loader.__main__ import main
+from parquet_loader.cli import main
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from parquet_loader import ParquetLoader, build_index
-from parquet_loader.__main__ import main as index_command
+from parquet_loader.cli import main as index_command
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.pretokenize import PretokenizeOptions, load_tokenizer, pretokenize, verify_set
 from parquet_loader.pretokenize.cli import main as pretokenize_command

@@ -14,7 +14,7 @@ from subprocesses import run
 from writers import REPEATED, RLE_DICTIONARY, data_page, file_by_hand, list_by_hand, schema_leaf, write_pyarrow
 
 from parquet_loader import DataError, ParquetLoader, build_index
-from parquet_loader.__main__ import main
+from parquet_loader.cli import main
 from parquet_loader.formats.parquet import entries, thrift
 from parquet_loader.index import build
 from parquet_loader.storage.base import FileInfo
