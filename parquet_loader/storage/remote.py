@@ -11,23 +11,22 @@ import asyncio
 import concurrent.futures
 import difflib
 import functools
-import http.client
 import inspect
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from ..errors import ConfigError, LoaderClosedError, PathNotFoundError, StorageError
 from .base import WILDCARD, Entry, FileInfo, Found, Listing, changed_error, common_base, entry_of, is_data
+from .faults import http_status, is_expired, is_not_there, is_unreachable, lacks_credentials, may_pass
 from .retry import RETRY_SECONDS, Retries
-from .secrets import WEB, Link, Location, Scrubber, causes
+from .secrets import WEB, Location, Scrubber
+from .web import WebClient
 
 __all__ = ["FsspecStorage", "connect"]
 
@@ -213,9 +212,9 @@ class FsspecStorage:
             except Exception as error:
                 # What is gone, or another by now, fails in a way of its own. Only a look tells: stores have been known
                 # to say 404 in passing.
-                if not is_pinned or isinstance(error, FileNotFoundError) or _http_status(error) in (412, 416):
+                if not is_pinned or isinstance(error, FileNotFoundError) or http_status(error) in (412, 416):
                     check(until)
-                if isinstance(error, FileNotFoundError) and _is_not_there(error, self._scheme):
+                if isinstance(error, FileNotFoundError) and is_not_there(error, self._scheme):
                     raise _NotFoundInPassingError("was not found by a read, and then was there") from error
                 raise
             if not is_pinned:
@@ -281,7 +280,7 @@ class FsspecStorage:
                 self._has_answered = True
                 return answer  # noqa: TRY300
             except Exception as error:
-                if renewed or _error_code(error) not in _EXPIRED:
+                if renewed or not is_expired(error):
                     raise
             renewed = True
             self._renew()  # a new client reads credentials from where the old one had them
@@ -295,30 +294,27 @@ class FsspecStorage:
         failure = self.scrubber.failure
         told: BaseException = error
         if isinstance(error, FileNotFoundError):
-            if _is_not_there(error, self._scheme):
+            if is_not_there(error, self._scheme):
                 return failure(PathNotFoundError, f"there is no {shown}; check the path and the region", error), False
             told = error.__cause__ or error  # fsspec calls every fault of a web server a file that is not there
         times = "once" if attempt == 1 else f"{attempt} times in {seconds:.0f} s, the last time"
         text = f"{shown} failed {times} with {type(told).__name__}: {told}"
-        status = None if isinstance(error, _NotFoundInPassingError) else _http_status(error)
-        name = type(error).__name__
+        status = None if isinstance(error, _NotFoundInPassingError) else http_status(error)
         denied = isinstance(error, PermissionError) or status in (401, 403)
-        if denied or name in _NO_CREDENTIALS:
+        if denied or lacks_credentials(error):
             why = "denied" if denied else "not possible"
             text = f"access to {shown} is {why} ({error}); check the credentials"
             if self._is_s3:
                 text += ": AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or key and secret in storage_options"
                 text += '; for a public bucket storage_options={"anon": True}'
             return failure(StorageError, text, error), False
-        may_pass = not isinstance(error, _PERMANENT) and (
-            status is None or not 400 <= status < 500 or status in _PASSING
-        )
-        if not any(type(link).__name__ in _NO_CONNECTION for link in causes(error)):
+        passing = may_pass(error, status)
+        if not is_unreachable(error):
             self._has_answered = True
         elif not self._has_answered and seconds >= _UNANSWERED_SECONDS:
             text += "; nothing has answered there yet: check the address"
-            may_pass = False
-        return failure(StorageError, text, error), may_pass
+            passing = False
+        return failure(StorageError, text, error), passing
 
     def _shown(self, path: str) -> str:
         return path if "://" in path or not self._scheme else f"{self._scheme}://{path.lstrip('/')}"
@@ -404,114 +400,6 @@ def connect(locations: Sequence[Location], options: Mapping[str, Any], scrubber:
     return opened[0][0], [path for _, path in opened]
 
 
-class WebClient:
-    """Makes the session of an HTTP filesystem, and adds to each request what its URL was given with.
-
-    So the filesystem, its names, its caches and its logs see public URLs alone.
-
-    Args:
-        locations: that are opened, with or without secrets.
-    """
-
-    def __init__(self, locations: Iterable[Location]) -> None:
-        links = [link for location in locations for link in location.links if link.scheme in WEB]
-        self._queries = {link.public.rstrip("/"): link.query for link in links if link.query}
-        self._users = {_origin(link.public): link.user for link in links if link.user}
-        self._make: Any = None
-
-    def add_to(self, options: Mapping[str, Any], links: Sequence[Link]) -> Mapping[str, Any]:
-        """The options of a filesystem, with this where it is needed."""
-        for at, link in enumerate(links):
-            if link.scheme in WEB and (self._queries or self._users):
-                own = options if at == 0 else options.get(link.scheme, {})
-                if own.get("get_client") is not self:
-                    self._make = own.get("get_client")
-                own = {**own, "get_client": self}
-                options = own if at == 0 else {**options, link.scheme: own}
-        return options
-
-    async def __call__(self, **options: Any) -> Any:
-        if self._make is not None:
-            return _Session(await self._make(**options), self._whole)
-        from fsspec.implementations.http import get_client
-
-        return _Session(await get_client(**options), self._whole)
-
-    def _whole(self, url: Any) -> Any:
-        import yarl
-
-        text = str(url)
-        queries = {str(yarl.URL(public)): query for public, query in self._queries.items()}
-        query, user = queries.get(text.rstrip("/"), ""), self._users.get(_origin(text), "")
-        if not query and not user:
-            return url
-        if user:
-            text = text.replace("://", f"://{re.sub('[/?#]', lambda sign: quote(sign[0], safe=''), user)}@", 1)
-        with suppress(ValueError):
-            return yarl.URL(text + query)
-        raise ValueError(f"what {url} was given with makes no valid URL")
-
-
-def _origin(url: str) -> str:
-    return "/".join(url.split("/", 3)[:3])
-
-
-class _Session:
-    """An aiohttp session whose requests go to whole URLs, and whose errors tell of public ones."""
-
-    def __init__(self, session: Any, whole: Callable[[Any], Any]) -> None:
-        self._session = session
-        self._whole = whole
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._session, name)
-        if name not in ("get", "head", "post", "put", "patch", "delete"):
-            return found
-        return lambda url, **options: _Request(found(self._whole(url), **options), url)
-
-
-class _Request:
-    """A request of aiohttp's, to be awaited or entered, whose errors tell of a public URL."""
-
-    def __init__(self, request: Any, public: Any) -> None:
-        self._request = request
-        self._public = public
-        self._answer: Any = None
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._get().__await__()
-
-    async def __aenter__(self) -> Any:
-        self._answer = await self._get()
-        return await self._answer.__aenter__()
-
-    async def __aexit__(self, *error: Any) -> Any:
-        return await self._answer.__aexit__(*error)
-
-    async def _get(self) -> Any:
-        import aiohttp
-
-        try:
-            answer = await self._request
-        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
-            failure = aiohttp.ClientError(f"{type(error).__name__} of {self._public}")
-        else:
-            answer.raise_for_status = functools.partial(self._check, answer)
-            return answer
-        raise failure  # out of the except block, so that an error that shows a secret is not its context
-
-    def _check(self, answer: Any) -> None:
-        if answer.status >= 400:
-            import aiohttp
-            import multidict
-
-            asked = aiohttp.RequestInfo(
-                self._public, answer.method, multidict.CIMultiDictProxy(multidict.CIMultiDict()), self._public
-            )
-            reason = http.client.responses.get(answer.status, "")
-            raise aiohttp.ClientResponseError(asked, (), status=answer.status, message=reason)
-
-
 # What people know from boto3, pyarrow and Polars.
 _S3_NAMES = {
     "access_key": "key",
@@ -563,60 +451,6 @@ def _with_defaults(scheme: str, options: Mapping[str, Any], stall_seconds: float
         patience = aiohttp.ClientTimeout(total=None, sock_connect=stall_seconds, sock_read=stall_seconds)
         return {**options, "client_kwargs": {"timeout": patience, **options.get("client_kwargs", {})}}
     return options
-
-
-# Faults that another attempt does not mend.
-_PERMANENT = (
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
-_PASSING = (408, 409, 425, 429)  # of the statuses that tell a client that it is at fault
-_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
-# That nothing listens, no name is known, or what listens speaks another protocol.
-_NO_CONNECTION = (
-    *("ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorSSLError", "ClientConnectorCertificateError"),
-    *(
-        "EndpointConnectionError",
-        "ConnectTimeoutError",
-        "ConnectionTimeoutError",
-        "SSLError",
-        "SSLCertVerificationError",
-    ),
-    *("ConnectionRefusedError", "gaierror"),
-)
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "NoAuthTokenError")
-
-
-def _http_status(error: BaseException) -> int | None:
-    """The status of the answer that an error tells of, if it does: botocore's, or aiohttp's."""
-    for link in causes(error):
-        response = getattr(link, "response", None)
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-        status = status or getattr(link, "status", None)
-        if isinstance(status, int):
-            return status
-    return None
-
-
-def _error_code(error: BaseException) -> str:
-    """S3's code of an error, or ""."""
-    for link in causes(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict):
-            return str(response.get("Error", {}).get("Code", ""))
-    return ""
-
-
-def _is_not_there(error: FileNotFoundError, scheme: str) -> bool:
-    """Whether an error says that there is no such file; of the web, fsspec says that of any fault."""
-    return scheme not in WEB or error.__cause__ is None or _http_status(error) in (404, 410)
 
 
 _ETAG = "ETag="
