@@ -441,7 +441,7 @@ def test_a_sign_of_a_glob_in_an_output_is_part_of_its_name(
     for _ in range(2):  # the second replaces the first
         output = OutputFolder(f"{folder}/{name}/out", options)
         with output.claimed(), SetWriter(output, encoding, row_group_tokens=10, file_tokens=10) as writer:
-            for batch in corpus.documents():
+            for _, batch in corpus.documents():
                 writer.add(batch)
             writer.finish()
     found = [file.path for file in open_storage(folder, options).list_files()]
