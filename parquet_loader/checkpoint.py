@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from .container import DamagedContainerError, OtherVersionError, open_container, seal_container
@@ -31,6 +32,7 @@ __all__ = [
 STATE_VERSION = 1
 _KIND = "checkpoint"
 _VERSION = 1
+_MOST_RANKS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +74,20 @@ def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
     if not isinstance(state, Mapping) or "version" not in state or "position" not in state:
         raise CheckpointDamagedError(f"this is no loader state: {_shortened(state)}")
     state = {name: plain(value) for name, value in state.items()}
-    if state["version"] != STATE_VERSION:
+    if not _same(state["version"], STATE_VERSION):
         raise CheckpointMismatchError(
-            f"the state has version {state['version']!r} and this release reads version {STATE_VERSION}; "
+            f"the state has version {_shortened(state['version'])} and this release reads version {STATE_VERSION}; "
             "resume it with the release that wrote it"
         )
     position = integer_of(state["position"])
     if position is None or not 0 <= position < 2**62 // run.lanes:
-        raise CheckpointDamagedError(f"the state's position is {state['position']!r}; it should be a count of tokens")
+        raise CheckpointDamagedError(
+            f"the state's position is {_shortened(state['position'])}; it should be a count of tokens"
+        )
     differences = [
-        f"{name} is {state.get(name, 'missing')!r} in the checkpoint and {value!r} in this loader"
+        f"{name} is {_shortened(state.get(name, 'missing'))} in the checkpoint and {value!r} in this loader"
         for name, value in asdict(run).items()
-        if name not in state or state[name] != value or isinstance(state[name], bool) != isinstance(value, bool)
+        if name not in state or not _same(state[name], value)
     ]
     if differences:
         raise CheckpointMismatchError(
@@ -104,8 +108,17 @@ def integer_of(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _same(found: object, value: object) -> bool:
+    """Whether what a state holds is this value. Arrays and the like are never compared: they answer with arrays."""
+    plain = found is None or isinstance(found, (str, int, float))
+    return plain and isinstance(found, bool) == isinstance(value, bool) and found == value
+
+
 def _shortened(value: object) -> str:
-    text = repr(value)
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list nested as deeply
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -117,8 +130,10 @@ def seal_checkpoint(state: Mapping[str, Any], rank: int | None, world_size: int)
 def open_checkpoint(data: bytes) -> tuple[dict[str, Any], int | None, int]:
     """(state, rank or None for a merged one, world size).
 
+    Nothing in it is trusted: a checksum does not tell who wrote it. `position_of` looks at what the state says.
+
     Raises:
-        CheckpointDamagedError: not the bytes of a whole checkpoint.
+        CheckpointDamagedError: not the bytes of a whole checkpoint, or numbers that no run has.
         CheckpointMismatchError: of another format version.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
@@ -129,8 +144,25 @@ def open_checkpoint(data: bytes) -> tuple[dict[str, Any], int | None, int]:
         raise CheckpointMismatchError(f"the checkpoint {error}; use the release that wrote it") from error
     except DamagedContainerError as error:
         raise CheckpointDamagedError(f"this is no whole checkpoint: {error}; use the one before it") from error
-    # The checksum fits, so this library wrote these fields.
-    return payload["state"], payload["rank"], payload["world_size"]
+    if not isinstance(payload, dict) or not {"state", "rank", "world_size"} <= payload.keys():
+        raise CheckpointDamagedError("this is no checkpoint: it lacks a state, a rank or a world size")
+    state, rank, world_size = payload["state"], payload["rank"], payload["world_size"]
+    plain = isinstance(state, dict) and all(
+        isinstance(name, str) and name.isidentifier() and (value is None or isinstance(value, (str, int)))
+        for name, value in state.items()
+    )
+    if not plain:
+        raise CheckpointDamagedError(f"this is no checkpoint: its state is {_shortened(state)}")
+    # A rank has a lane or more.
+    lanes = state.get("lanes")
+    most = lanes if type(lanes) is int else _MOST_RANKS
+    if type(world_size) is not int or not 1 <= world_size <= most:
+        raise CheckpointDamagedError(
+            f"this is no checkpoint: it is of {_shortened(world_size)} ranks, of a run of {_shortened(lanes)} lanes"
+        )
+    if rank is not None and (type(rank) is not int or not 0 <= rank < world_size):
+        raise CheckpointDamagedError(f"this is no checkpoint: it is of rank {_shortened(rank)} of {world_size}")
+    return state, rank, world_size
 
 
 def merge_checkpoints(parts: Iterable[bytes]) -> bytes:
@@ -172,7 +204,7 @@ def merge_checkpoints(parts: Iterable[bytes]) -> bytes:
             raise CheckpointMismatchError(f"rank {rank} is there twice: parts number {by_rank[rank]} and {number}")
         by_rank[rank] = number
         different = [
-            f"{name} {first_state.get(name, 'missing')!r} and {state.get(name, 'missing')!r}"
+            f"{name} {_shortened(first_state.get(name, 'missing'))} and {_shortened(state.get(name, 'missing'))}"
             for name in [*first_state, *(name for name in state if name not in first_state)]
             if first_state.get(name, "missing") != state.get(name, "missing")
         ]
@@ -182,11 +214,12 @@ def merge_checkpoints(parts: Iterable[bytes]) -> bytes:
                 f"rank {opened[0][2]} and rank {rank} are at different {what}: {'; '.join(different)}; "
                 "take the checkpoints that all ranks wrote at one step"
             )
-    missing = sorted(set(range(world_size)) - set(by_rank))
-    if missing or len(by_rank) != world_size:
+    missing = world_size - len(by_rank)  # each rank that is there is below it, and there once
+    if missing:
+        first = islice((rank for rank in range(world_size) if rank not in by_rank), 10)
         raise CheckpointMismatchError(
             f"{len(by_rank)} of {world_size} parts are there; missing: "
-            + ", ".join(f"rank {rank}" for rank in missing[:10])
-            + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+            + ", ".join(f"rank {rank}" for rank in first)
+            + (f" and {missing - 10} more" if missing > 10 else "")
         )
     return seal_checkpoint(first_state, None, world_size)

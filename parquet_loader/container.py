@@ -42,14 +42,15 @@ def open_container(data: bytes, kind: str, version: int) -> Any:
     """The payload of a container.
 
     Raises:
-        DamagedContainerError: not a whole container of this kind; the message says what is wrong.
+        DamagedContainerError: not a whole container of this kind; the message says what is wrong. The payload of one
+            that is whole is as the writer made it: whoever uses it checks what is in it.
         OtherVersionError: one of another version.
     """
     try:
         magic, found_kind, found_version, digest, body = _fields(data)
     except Exception as error:  # msgpack raises ValueError, its own types and, on deep nesting, more
         raise DamagedContainerError(f"{len(data):,} bytes that are not whole msgpack") from error
-    if magic != _MAGIC or not isinstance(found_version, int):
+    if magic != _MAGIC or type(found_version) is not int or not isinstance(found_kind, str):
         raise DamagedContainerError(f"{len(data):,} bytes that this library did not write")
     if found_kind != kind:
         raise DamagedContainerError(f"holds {found_kind!r} where {kind!r} is wanted")
@@ -57,7 +58,12 @@ def open_container(data: bytes, kind: str, version: int) -> Any:
         raise DamagedContainerError("the checksum does not fit: some of its bytes were changed")
     if found_version != version:
         raise OtherVersionError(f"has format version {found_version}, and this release reads version {version}")
-    return msgpack.unpackb(body, strict_map_key=False, max_bin_len=len(body))
+    try:
+        return msgpack.unpackb(body, strict_map_key=False, max_bin_len=len(body))
+    except Exception as error:
+        raise DamagedContainerError(
+            f"the checksum fits, but not to what this library writes ({type(error).__name__})"
+        ) from error
 
 
 def _fields(data: bytes) -> tuple[Any, Any, Any, Any, memoryview]:

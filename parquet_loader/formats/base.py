@@ -28,6 +28,7 @@ __all__ = [
     "CODECS",
     "CODEC_NAMES",
     "ENTRY_ARRAYS",
+    "MAX_SLOTS",
     "RECOUNT",
     "ColumnChunk",
     "ColumnLayout",
@@ -36,11 +37,15 @@ __all__ = [
     "FileEntry",
     "Format",
     "Leaf",
+    "impossible_numbers",
 ]
 
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
 CODEC_NAMES = tuple(sorted(CODECS))  # an entry holds a codec as its place in this
+
+MAX_SLOTS = 1 << 52  # of a whole set: sums of counts, and the bytes that they take, stay far below 2^63
+_MAX_LEVEL = 100  # pyarrow opens no schema that is nested deeper
 
 # The numbers of a row group in a `FileEntry`, in this order; `DatasetIndex` documents each.
 ENTRY_ARRAYS = (
@@ -77,6 +82,9 @@ class ColumnLayout:
             where an element may be null. 0 for a column that holds no value in the file, of whatever type: all of its
             documents are empty.
         nullable_element: whether an element may be null.
+
+    Raises:
+        ValueError: no column is stored like that.
     """
 
     column: str
@@ -84,6 +92,18 @@ class ColumnLayout:
     signed: bool
     max_definition_level: int
     nullable_element: bool
+
+    def __post_init__(self) -> None:
+        kinds = (type(self.column), type(self.signed), type(self.max_definition_level), type(self.nullable_element))
+        if (
+            kinds != (str, bool, int, bool)
+            or self.physical_type not in ("INT32", "INT64")
+            or not (2 if self.nullable_element else 0) <= self.max_definition_level <= _MAX_LEVEL
+        ):
+            raise ValueError(
+                f"no column is stored as {self.physical_type!r} with definition levels up to "
+                f"{self.max_definition_level!r}, signed={self.signed!r}, nullable_element={self.nullable_element!r}"
+            )
 
     @property
     def dtype(self) -> np.dtype[np.integer]:
@@ -157,6 +177,29 @@ class FileEntry:
 
     columns: dict[str, tuple[ColumnLayout, IntArray]]
     leaves: tuple[Leaf, ...] = ()
+
+
+def impossible_numbers(numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | None:
+    """The first row group with numbers that no whole file has, and those; None where there is none.
+
+    Asked before numbers from outside are taken for the place of data or the size of a buffer.
+
+    Args:
+        numbers: shape ``(numbers, row groups)``, in the order of `ENTRY_ARRAYS`; tokens may be -1 for not known.
+        sizes: bytes of the row groups' files, shape ``(row groups,)``, or of their one file.
+    """
+    of = dict(zip(ENTRY_ARRAYS, numbers, strict=True))
+    wrong = (of["row_group"] < 0) | (of["rows"] < 1) | (of["slots"] < of["rows"]) | (of["slots"] > MAX_SLOTS)
+    wrong |= (of["tokens"] < -1) | (of["tokens"] > of["slots"])
+    wrong |= (of["start"] < 4) | (of["start"] > sizes) | (of["length"] > sizes - of["start"])
+    wrong |= (of["data_offset"] < 0) | (of["length"] <= of["data_offset"])
+    wrong |= (of["dictionary_offset"] < -1) | (of["dictionary_offset"] > of["data_offset"])
+    wrong |= (of["codec"] < 0) | (of["codec"] >= len(CODEC_NAMES))
+    if not wrong.any():
+        return None
+    place = int(wrong.argmax())
+    shown = ("rows", "slots", "tokens", "start", "length", "dictionary_offset", "data_offset", "codec")
+    return place, ", ".join(f"{name} {int(of[name][place]):,}" for name in shown)
 
 
 @dataclass(frozen=True, slots=True)

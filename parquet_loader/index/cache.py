@@ -42,6 +42,7 @@ class IndexCache:
     KIND = "index-cache"
 
     def __init__(self, folder: str | os.PathLike[str] | None, identity: str, column: str | None) -> None:
+        self._column = column
         key = hashlib.sha256(os.fsencode(f"{identity}\0{'' if column is None else '=' + column}")).hexdigest()[:32]
         self._path: Path | None = None
         with contextlib.suppress(RuntimeError):  # a user without a home folder
@@ -62,14 +63,18 @@ class IndexCache:
             return iter(self._entries(open_container(data, self.KIND, INDEX_VERSION)))
         except OtherVersionError:
             return iter(())  # another release's: replaced in silence
-        except (DamagedContainerError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except DamagedContainerError as error:
             warnings.warn(f"the index cache {self._path} is damaged ({error}); building it again", stacklevel=4)
             return iter(())
 
-    def _entries(self, payload: list[dict[str, Any]]) -> list[tuple[FileInfo, FileEntry]]:
+    def _entries(self, payload: Any) -> list[tuple[FileInfo, FileEntry]]:
+        if not isinstance(payload, list):
+            raise DamagedContainerError("it is no list of indexes")
         found: dict[FileInfo, FileEntry] = {}
         for packed in payload:
             index = unpack_index(packed)
+            if self._column not in (None, index.column):
+                raise DamagedContainerError(f"it is of column {index.column!r}, and not of {self._column!r}")
             numbers = np.stack([getattr(index, name) for name in ENTRY_ARRAYS])
             borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
             for place, file in enumerate(index.files):

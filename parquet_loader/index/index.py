@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import numpy as np
 from ..blocks import IntArray
 from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from ..errors import ConfigError, PathNotFoundError, StorageError
-from ..formats.base import ENTRY_ARRAYS, ColumnChunk, ColumnLayout, FileEntry
+from ..formats.base import ENTRY_ARRAYS, MAX_SLOTS, ColumnChunk, ColumnLayout, FileEntry, impossible_numbers
 from ..storage.atomic import write_atomically
 from ..storage.base import FileInfo
 
@@ -170,7 +171,7 @@ class DatasetIndex:
         """The inverse of `to_bytes`.
 
         Raises:
-            ConfigError: damaged bytes, or another version's.
+            ConfigError: damaged bytes, another version's, or numbers that no dataset has.
         """
         try:
             return unpack_index(open_container(data, _KIND, INDEX_VERSION))
@@ -195,7 +196,7 @@ class DatasetIndex:
         Raises:
             PathNotFoundError: there is no such file.
             StorageError: it cannot be read.
-            ConfigError: it is damaged, or another version's.
+            ConfigError: it is damaged, another version's, or holds numbers that no dataset has.
         """
         try:
             data = Path(path).read_bytes()
@@ -222,25 +223,75 @@ def pack_index(index: DatasetIndex) -> dict[str, Any]:
     }
 
 
-def unpack_index(payload: dict[str, Any]) -> DatasetIndex:
-    """The inverse of `pack_index`."""
-    layouts = tuple(
-        ColumnLayout(
-            column=column,
-            physical_type=physical_type,
-            signed=signed,
-            max_definition_level=level,
-            nullable_element=nullable,
+def unpack_index(payload: Any) -> DatasetIndex:
+    """The inverse of `pack_index`. Nothing in the payload is trusted: a checksum does not tell who wrote it.
+
+    Raises:
+        DamagedContainerError: it is no index, or one that no dataset has; says what is wrong.
+    """
+    try:
+        index = DatasetIndex(
+            files=tuple(FileInfo(path=path, size=size, version=version) for path, size, version in payload["files"]),
+            layouts=tuple(
+                ColumnLayout(
+                    column=column,
+                    physical_type=physical_type,
+                    signed=signed,
+                    max_definition_level=level,
+                    nullable_element=nullable,
+                )
+                for column, physical_type, signed, level, nullable in payload["layouts"]
+            ),
+            column=payload["column"],
+            file_layout=np.frombuffer(payload["file_layout"], "<i8"),
+            **{name: np.frombuffer(payload["arrays"][name], "<i8") for name in ARRAYS},
         )
-        for column, physical_type, signed, level, nullable in payload["layouts"]
-    )
-    return DatasetIndex(
-        files=tuple(FileInfo(path=path, size=size, version=version) for path, size, version in payload["files"]),
-        layouts=layouts,
-        column=payload["column"],
-        file_layout=np.frombuffer(payload["file_layout"], "<i8"),
-        **{name: np.frombuffer(payload["arrays"][name], "<i8") for name in ARRAYS},
-    )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedContainerError(f"its fields are not those of an index ({error!r})") from error
+    problem = _problem(index)
+    if problem is not None:
+        raise DamagedContainerError(problem)
+    return index
+
+
+def _problem(index: DatasetIndex) -> str | None:
+    """What is wrong with an index from outside; None where a dataset may have it."""
+    for file in index.files:
+        if not isinstance(file.path, str) or not isinstance(file.version, str) or type(file.size) is not int:
+            return "a file's path, size and version are not text, an integer and text"
+        # Paths are put after the root as they are: only these would lead out of it, or nowhere.
+        if not file.path or "\0" in file.path or ".." in file.path.replace(os.sep, "/").split("/"):
+            return f"{file.path!r} is no path below a dataset's root"
+        if not 0 <= file.size < 1 << 62:
+            return f"{file.path!r} has {file.size:,} bytes"
+    if any(one.path >= other.path for one, other in pairwise(index.files)):
+        return "its files are not sorted by path, or are there twice"
+    if any(layout.column != index.column for layout in index.layouts):
+        return f"its layouts are not of its column {index.column!r}"
+    groups = len(index.file)
+    if len(index.file_layout) != len(index.files) or any(len(getattr(index, name)) != groups for name in ARRAYS):
+        return "its arrays are not of one length"
+    for name, places, count in (
+        ("layouts", index.file_layout, len(index.layouts)),
+        ("files", index.file, len(index.files)),
+    ):
+        if len(places) and not 0 <= places.min() <= places.max() < count:
+            return f"it names one of its {name} by a number outside [0, {count})"
+    step = np.diff(index.file)
+    if (step < 0).any() or ((step == 0) & (np.diff(index.row_group) <= 0)).any():
+        return "its row groups are not in storage order"
+    sizes = np.array([file.size for file in index.files], np.int64)[index.file]
+    wrong = impossible_numbers(np.stack([getattr(index, name) for name in ENTRY_ARRAYS]), sizes)
+    if wrong is not None:
+        place, numbers = wrong
+        where = index.files[int(index.file[place])].path
+        return f"row group {int(index.row_group[place])} of {where} has impossible numbers ({numbers})"
+    holds_none = np.array([not layout.max_definition_level for layout in index.layouts], np.bool_)
+    if index.tokens[holds_none[index.file_layout][index.file]].any():
+        return "it counts tokens in a file that holds none"
+    if (index.tokens < 0).any() or index.slots.sum(dtype=np.float64) > MAX_SLOTS:
+        return "it does not count its tokens, or counts more of them than there can be"
+    return None
 
 
 def assemble(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str) -> DatasetIndex:

@@ -148,16 +148,25 @@ def test_an_error_stops_the_reading_of_the_other_files(tmp_path: Path) -> None:
 
 def synthetic(groups: int, files: int) -> DatasetIndex:
     rng = np.random.default_rng(0)
-    names = index_module.ARRAYS
-    numbers = {name: rng.integers(0, 2**40, groups) for name in names}
-    numbers["file"] = np.sort(rng.integers(0, files, groups))
-    numbers["codec"] = np.zeros(groups, np.int64)
+    slots = rng.integers(1, 2**34, groups)
+    file = np.sort(rng.integers(0, files, groups))
+    numbers = {name: np.zeros(groups, np.int64) for name in index_module.ARRAYS} | {
+        "file": file,
+        "row_group": np.arange(groups) - np.searchsorted(file, file),
+        "slots": slots,
+        "rows": rng.integers(1, slots, endpoint=True),
+        "tokens": rng.integers(0, slots, endpoint=True),
+        "max_id": rng.integers(0, 2**40, groups),
+        "start": rng.integers(4, 2**40, groups),
+        "length": rng.integers(1, 2**40, groups),
+        "dictionary_offset": np.full(groups, -1),
+    }
     layout = ColumnLayout(
         column="tokens", physical_type="INT32", signed=True, max_definition_level=3, nullable_element=True
     )
     return DatasetIndex(
         files=tuple(
-            FileInfo(path=f"part-{number:06}.parquet", size=2**30, version=str(10**18 + number))
+            FileInfo(path=f"part-{number:06}.parquet", size=2**41, version=str(10**18 + number))
             for number in range(files)
         ),
         layouts=(layout,),

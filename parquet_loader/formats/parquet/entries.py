@@ -28,6 +28,7 @@ from ..base import (
     CountingBudget,
     FileEntry,
     Leaf,
+    impossible_numbers,
 )
 from .counting import Counted, count_tokens, counting_cost
 from .footer import EncryptedColumnError, Footer, Numbers, read_footer
@@ -299,20 +300,14 @@ def _bounds(numbers: Numbers, leaf: Leaf, kind: int) -> tuple[IntArray, IntArray
 
 
 def _check_numbers(file: FileInfo, leaf: Leaf, array: IntArray) -> None:
-    """Refuse numbers that no whole file has, before they are taken for the place of data or the size of a buffer."""
-    of = dict(zip(ENTRY_ARRAYS, array, strict=True))
-    wrong = (of["rows"] < 0) | (of["slots"] < of["rows"]) | (of["tokens"] < -1) | (of["tokens"] > of["slots"])
-    wrong |= (of["start"] < 4) | (of["start"] > file.size) | (of["length"] > file.size - of["start"])
-    wrong |= (of["length"] <= of["data_offset"]) | (of["data_offset"] < 0)
-    if wrong.any():
-        place = int(wrong.argmax())
-        numbers = ", ".join(
-            f"{name} {int(of[name][place]):,}" for name in ("rows", "slots", "tokens", "start", "length")
-        )
+    """Refuse numbers that no whole file has."""
+    wrong = impossible_numbers(array, file.size)
+    if wrong is not None:
+        place, numbers = wrong
         raise DataError(
             f"its footer holds impossible numbers ({numbers}); the file is damaged",
             path=file.path,
-            row_group=int(of["row_group"][place]),
+            row_group=int(array[ENTRY_ARRAYS.index("row_group"), place]),
             column=leaf.name,
         )
 
