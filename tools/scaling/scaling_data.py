@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.blocks import IntArray
 from parquet_loader.index import DatasetIndex, build_index
 from parquet_loader.pretokenize.write.writer import LAYOUT, token_schema
 from parquet_loader.storage import FileInfo
@@ -92,20 +91,15 @@ def large_index(folder: Path, row_groups: int, files: int) -> DatasetIndex:
     info = small.files[0]
     paths = ["part.parquet"] if files == 1 else list(_paths(files))
     each = row_groups // files
-    arrays: dict[str, IntArray] = {
+    arrays: dict[str, Any] = {
         field.name: np.repeat(getattr(small, field.name)[:1], each * files)
         for field in fields(small)
-        if field.name not in {"files", "layouts", "column", "file_layout"}
+        if field.name not in {"files", "layouts", "column", "root", "file_layout"}
     }
     arrays["file"] = np.repeat(np.arange(files), each)
     arrays["row_group"] = np.tile(np.arange(each), files)
-    return DatasetIndex(
-        files=tuple(FileInfo(path=path, size=info.size, version=info.version) for path in paths),
-        layouts=small.layouts,
-        column=small.column,
-        file_layout=np.zeros(files, np.int64),
-        **arrays,
-    )
+    infos = tuple(FileInfo(path=path, size=info.size, version=info.version) for path in paths)
+    return replace(small, files=infos, file_layout=np.zeros(files, np.int64), **arrays)
 
 
 def _paths(files: int) -> Iterator[str]:

@@ -142,7 +142,9 @@ def fill_cache(*, folder: str, cache: str, row_groups: int) -> Figures:
     files = storage.list_files()
     small = build_index([Path(folder) / files[0].path], cache_dir=cache)
     numbers = np.stack([getattr(small, name)[:1] for name in ENTRY_ARRAYS])
-    entry = FileEntry({small.column: (small.layouts[0], np.repeat(numbers, row_groups // len(files), 1))})
+    numbers = np.repeat(numbers, row_groups // len(files), 1)
+    numbers[ENTRY_ARRAYS.index("row_group")] = np.arange(numbers.shape[1])
+    entry = FileEntry({small.column: (small.layouts[0], numbers)})
     IndexCache(cache, storage.identity, None).write(files, [entry] * len(files))
     return {}
 
