@@ -50,7 +50,13 @@ class PathNotFoundError(StorageError, FileNotFoundError):
 
 
 class FileChangedError(StorageError):
-    """A file whose size or version is no longer the one that was indexed."""
+    """A file whose size or version is no longer the one that was indexed.
+
+    Attributes:
+        now: its size and version; None where it is gone.
+    """
+
+    now: tuple[int | None, str] | None = None
 
 
 class DataError(ParquetLoaderError):

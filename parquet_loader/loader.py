@@ -23,6 +23,7 @@ from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClose
 from .formats.parquet import PARQUET
 from .index.build import index_storage
 from .index.index import DatasetIndex
+from .index.pinned import PinnedStorage
 from .interrupts import Turn
 from .options import LoaderKeywords, LoaderOptions, signature_with
 from .order.ending import Finish, finish_of
@@ -73,7 +74,8 @@ class ParquetLoader:
         dtype: of the tokens that come out, any NumPy integer type; an id that does not fit is an error.
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where footers are cached; None for the user's cache folder.
-        index: a `DatasetIndex`, or the path of a saved one: then nothing is listed and no footer is read.
+        index: a `DatasetIndex`, or the path of a saved one: then nothing is listed and no footer is read. It serves
+            copies of its files too, whose footers are compared with it when they are first read.
         strict: refuse to run where there are `remarks`.
 
     Raises:
@@ -101,8 +103,12 @@ class ParquetLoader:
         index = given.index
         if index is None:
             index = index_storage(storage, column=column, cache_dir=given.cache_dir, budget_bytes=given.budget_bytes)
-        elif not isinstance(index, DatasetIndex):
-            index = DatasetIndex.load(index)
+        else:
+            saved = None
+            if not isinstance(index, DatasetIndex):
+                saved = os.fspath(index)
+                index = DatasetIndex.load(index)
+            storage = PinnedStorage(storage, index, PARQUET, saved)
         if column is not None and index.column != column:
             raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
         _check_ids(index, given.bound)

@@ -247,14 +247,15 @@ class Counting:
 class Format(Protocol):
     """What a file format gives. All of it may be called from several threads at once."""
 
-    def read_entry(self, storage: Storage, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
+    def read_entry(self, storage: Storage, file: FileInfo, column: str | None, counting: Counting | None) -> FileEntry:
         """Read a file's row groups, without their tokens.
 
         Args:
             storage: where the file lies.
             file: the file, pinned to the size and version of the listing.
             column: the token column; None for every column that may be meant.
-            counting: what counting may take, where the file does not tell how many tokens it holds.
+            counting: what counting may take, where the file does not tell how many tokens it holds; None leaves them
+                -1 there.
 
         Raises:
             DataError: the file is not of this format, or damaged.

@@ -115,7 +115,8 @@ def index_storage(
     untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
     if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
         raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
-    index = assemble(files, whole, _choose_column(files, whole, column))
+    root = storage.root if storage.is_remote else ""
+    index = assemble(files, whole, _choose_column(files, whole, column), root)
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index

@@ -66,6 +66,8 @@ class DatasetIndex:
         dictionary_offset: the dictionary page's place, from `start`; -1 where there is none.
         data_offset: the first data page's place, from `start`.
         codec: the compression, a place in the sorted names of `CODECS`.
+        root: where the files lay over a network, which is the same place for everybody; "" where they did not, None
+            where that is not known.
     """
 
     files: tuple[FileInfo, ...]
@@ -84,6 +86,7 @@ class DatasetIndex:
     dictionary_offset: IntArray
     data_offset: IntArray
     codec: IntArray
+    root: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("file_layout", *ARRAYS):
@@ -218,6 +221,7 @@ def pack_index(index: DatasetIndex) -> dict[str, Any]:
             [x.column, x.physical_type, x.signed, x.max_definition_level, x.nullable_element] for x in index.layouts
         ],
         "column": index.column,
+        "root": index.root,
         "file_layout": index.file_layout.astype("<i8").tobytes(),
         "arrays": {name: getattr(index, name).astype("<i8").tobytes() for name in ARRAYS},
     }
@@ -243,10 +247,11 @@ def unpack_index(payload: Any) -> DatasetIndex:
                 for column, physical_type, signed, level, nullable in payload["layouts"]
             ),
             column=payload["column"],
+            root=payload.get("root"),  # indexes that were saved before there was one have none
             file_layout=np.frombuffer(payload["file_layout"], "<i8"),
             **{name: np.frombuffer(payload["arrays"][name], "<i8") for name in ARRAYS},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedContainerError(f"its fields are not those of an index ({error!r})") from error
     problem = _problem(index)
     if problem is not None:
@@ -266,6 +271,8 @@ def _problem(index: DatasetIndex) -> str | None:
             return f"{file.path!r} has {file.size:,} bytes"
     if any(one.path >= other.path for one, other in pairwise(index.files)):
         return "its files are not sorted by path, or are there twice"
+    if not isinstance(index.column, str) or not isinstance(index.root, (str, type(None))):
+        return f"its column {index.column!r} or its root {index.root!r} is no text"
     if any(layout.column != index.column for layout in index.layouts):
         return f"its layouts are not of its column {index.column!r}"
     groups = len(index.file)
@@ -294,7 +301,9 @@ def _problem(index: DatasetIndex) -> str | None:
     return None
 
 
-def assemble(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str) -> DatasetIndex:
+def assemble(
+    files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str, root: str | None = None
+) -> DatasetIndex:
     """The index of one column of files, from their entries."""
     layouts: dict[ColumnLayout, int] = {}
     chosen = [entry.columns[column] for entry in entries]
@@ -305,6 +314,7 @@ def assemble(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: st
         files=tuple(files),
         layouts=tuple(layouts),
         column=column,
+        root=root,
         file_layout=file_layout,
         file=file,
         **{name: np.ascontiguousarray(numbers[place]) for place, name in enumerate(ENTRY_ARRAYS)},

@@ -250,8 +250,10 @@ class Listing:
         return [files[path] for path in sorted(files)]
 
 
-def changed_error(path: str, now: str) -> FileChangedError:
-    """The error for a file that is not as it was listed, and what it is now."""
-    return FileChangedError(
-        f"{path} is not the file that was indexed: {now}; put the old file back, or start a new run on the new data"
+def changed_error(path: str, how: str, now: tuple[int | None, str] | None = None) -> FileChangedError:
+    """The error for a file that is not as it was listed, how it differs, and its size and version now."""
+    error = FileChangedError(
+        f"{path} is not the file that was indexed: {how}; put the old file back, or start a new run on the new data"
     )
+    error.now = now
+    return error

@@ -196,7 +196,7 @@ class FsspecStorage:
             info = self._look(path, until, stop)
             if (info.get("size"), _version(info)) != (file.size, file.version):
                 now = f"size {info.get('size')} and {_version(info)} where there were {file.size:,} and {file.version}"
-                raise changed_error(self._shown(path), now)
+                raise changed_error(self._shown(path), now, (info.get("size"), _version(info)))
 
         def read_range(until: float | None) -> bytes:
             try:

@@ -36,6 +36,7 @@ class CountingStorage:
         self.inner = inner
         self.root = inner.root
         self.identity = inner.identity
+        self.is_remote = inner.is_remote
         self.reads: Counter[str] = Counter()
         self._lock = threading.Lock()
 

@@ -349,6 +349,24 @@ def test_an_object_that_is_replaced_after_the_index_is_named_and_never_read(serv
                     pass
 
 
+def test_an_index_made_on_a_disk_serves_the_objects_that_were_copied_from_there(server: S3Server, local: Path) -> None:
+    url = server.upload(local, "copied")
+    with loader_of(local) as there, loader_of(url, server.endpoint, index=build_index(local)) as loader:
+        assert digest(loader, 1) == digest(there, 1)
+
+
+def test_an_object_that_was_replaced_in_the_place_of_a_saved_index_is_never_read(server: S3Server, local: Path) -> None:
+    url = server.upload(local, "kept")
+    index = build_index(url, storage_options=server.storage_options)
+    data = bytearray((local / "part-000.parquet").read_bytes())
+    data[len(data) // 2] ^= 1  # a byte of a page: the footer is as it was
+    server.filesystem.pipe_file("bucket1/kept/part-000.parquet", bytes(data))
+    with loader_of(url, server.endpoint, index=DatasetIndex.from_bytes(index.to_bytes())) as loader:
+        with pytest.raises(FileChangedError, match=r"kept/part-000\.parquet is not the .* refresh the saved index: "):
+            digest(loader, 1)
+        assert loader.stats()["reads"] < len(index)
+
+
 def test_an_object_that_is_removed_after_the_index_is_named(server: S3Server, local: Path) -> None:
     url = server.upload(local, "removed")
     with loader_of(url, server.endpoint) as loader:

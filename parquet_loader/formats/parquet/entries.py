@@ -62,17 +62,20 @@ _EMPTY_LAYOUT = functools.partial(
 )
 
 
-def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
+def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: Counting | None) -> FileEntry:
     """See `Format.read_entry`; one read of the file's tail, or two where its footer is long."""
     length, tail = _read_tail(storage, file)
     long = length > len(tail)
     with _LONG_FOOTERS if long else contextlib.nullcontext():
         if long:
             tail = storage.read(file, file.size - length, length)
-        entry = _entry_of_footer(memoryview(tail)[len(tail) - length : -8], file, column, counting)
+        entry = _entry_of_footer(
+            memoryview(tail)[len(tail) - length : -8], file, column, counting is not None and counting.anew
+        )
     del tail
-    for layout, array in entry.columns.values():
-        _count_where_unknown(storage, file, layout, array, counting.budget)
+    if counting is not None:
+        for layout, array in entry.columns.values():
+            _count_where_unknown(storage, file, layout, array, counting.budget)
     return entry
 
 
@@ -94,7 +97,7 @@ def _read_tail(storage: Storage, file: FileInfo) -> tuple[int, bytes]:
     return length + 8, tail
 
 
-def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, counting: Counting) -> FileEntry:
+def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew: bool) -> FileEntry:
     try:
         footer = read_footer(data)
     except ThriftError as error:
@@ -133,7 +136,7 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, count
                 column=leaf.name,
             )
         array = _row_group_numbers(footer, leaf, file)
-        if counting.anew or _WRONG_NULL_COUNTS.match(footer.created_by):
+        if anew or _WRONG_NULL_COUNTS.match(footer.created_by):
             array[ENTRY_ARRAYS.index("tokens")] = -1
         _check_numbers(file, leaf, array)
         columns[leaf.name] = (_layout(schema, leaf), array)
