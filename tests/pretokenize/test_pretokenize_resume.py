@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -494,6 +495,110 @@ def test_a_journal_is_read_as_it_was_written() -> None:
     for text in ("", "{}", '{"version": 2}', '{"version": 1, "position": 3}'):
         with pytest.raises(DataError, match="x: "):
             Journal.from_json(text, "x")
+
+
+HOSTILE = [
+    None,
+    True,
+    -1,
+    1.5,
+    float("nan"),
+    2**63,
+    10**30,
+    "",
+    "x",
+    "../../x.parquet",
+    "/x.parquet",
+    [],
+    {},
+    [[]],
+    [-1],
+]
+
+
+def places_in(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """(Branch, key) of everything in a tree."""
+    for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield tree, key
+        yield from places_in(child)
+
+
+def made_up(text: str) -> Iterator[str]:
+    """A JSON file with each of its places in turn replaced by what should not be there, removed, or there twice."""
+    for number in range(len(list(places_in(json.loads(text))))):
+        for value in [*HOSTILE, "remove", "more"]:
+            tree = json.loads(text)
+            branch, key = list(places_in(tree))[number]
+            if value == "remove":
+                del branch[key]
+            elif value == "more" and isinstance(branch, dict):
+                branch["more"] = 1
+            else:
+                branch[key] = value
+            yield json.dumps(tree)
+    yield "[" * 100_000
+
+
+def numbers_in(entries: Iterable[Any]) -> list[Any]:
+    return [value for entry in entries for name, value in asdict(entry).items() if name != "name"]
+
+
+def test_a_made_up_journal_or_manifest_is_refused_in_a_line_or_holds_counts_and_names_in_its_folder() -> None:
+    entry = FileEntry(name="0.parquet", documents=1, tokens=2, row_groups=3, size_bytes=4)
+    position = Position(cursor=(1, 2, 3), documents=3, text_bytes=4, skipped=Skipped(bad=1))
+    bad = (BadEntry(where="a:1", problem="bad"),)
+    info = TokenizerInfo(name="t", sha256="0", vocab_size=9, eos_token="e", eos_id=8)
+    encoding = Encoding(column="tokens", dtype="uint16", tokenizer=info, eos_appended=True)
+    journal = Journal(fingerprint={"a": 1}, parts=(entry,), position=position, bad_records=bad).to_json()
+    manifest = Manifest(encoding=encoding, files=(entry,), bad_records=bad, fingerprint={"a": 1}).to_json()
+    refused = 0
+    for text, read in [
+        *((text, lambda text: Journal.from_json(text, "the journal")) for text in made_up(journal)),
+        *((text, Manifest.from_json) for text in made_up(manifest)),
+    ]:
+        try:
+            made = read(text)
+        except DataError as error:
+            refused += 1
+            assert "\n" not in str(error)
+            continue
+        files = made.parts if isinstance(made, Journal) else made.files
+        assert all(type(number) is int and number >= 0 for number in numbers_in(files))
+        assert all(re.fullmatch(r"[0-9]+\.parquet", file.name) for file in files)
+        if isinstance(made, Journal):
+            counts = [made.position.documents, made.position.text_bytes, *(made.position.cursor or ())]
+            assert all(type(number) is int and number >= 0 for number in counts)
+        else:
+            assert made.documents >= 0 and made.tokens >= 0 and made.encoding.tokenizer.vocab_size >= 0
+    assert refused > 500
+
+
+@pytest.mark.parametrize("cursor", [[7, 0, 0], [0, 0], [0, 1, 2, 3]])
+def test_a_journal_whose_position_is_in_no_input_is_refused(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], cursor: list[int]
+) -> None:
+    stop_after(options(), 300)
+    path = tmp_path / "out" / "_staging-run" / "journal.json"
+    values = json.loads(path.read_text())
+    values["position"]["cursor"] = cursor
+    path.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=r"no position in the input is .*; start anew with --overwrite"):
+        pretokenize(options())
+
+
+def test_a_journal_that_names_a_file_elsewhere_moves_nothing(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    stop_after(options(), 300)
+    path = tmp_path / "out" / "_staging-run" / "journal.json"
+    values = json.loads(path.read_text())
+    (tmp_path / "mine.parquet").write_bytes(b"x" * values["parts"][0]["size_bytes"])
+    values["parts"][0]["name"] = "../../mine.parquet"
+    path.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=r"a file is called '\.\./\.\./mine\.parquet'.*Start anew with --overwrite"):
+        pretokenize(options())
+    assert (tmp_path / "mine.parquet").exists()
+    assert pretokenize(options(overwrite=True)).manifest.documents == 600
 
 
 def test_differences_are_named_by_their_place() -> None:

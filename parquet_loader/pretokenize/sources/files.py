@@ -66,7 +66,13 @@ class FileSource(Source):
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
 
     def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
-        """Every record of every file, in order."""
+        """Every record of every file, in order.
+
+        Raises:
+            DataError: the cursor is in none of these files.
+        """
+        if cursor is not None and (len(cursor) != 3 or cursor[0] >= len(self.files)):
+            raise DataError(f"no position in the input is {cursor}; start anew with --overwrite.", path="the journal")
         first, position, lines = cursor or (0, 0, 0)
         for at in range(first, len(self.files)):
             yield from self._records_of(at, position, lines)

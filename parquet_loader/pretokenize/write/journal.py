@@ -20,12 +20,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ...errors import DataError
 from ..sources.base import Cursor
 from ..tokenizers.base import NOTHING_LOST, Lost
-from .manifest import BadEntry, FileEntry, Skipped
+from .manifest import BadEntry, FileEntry, Skipped, from_plain
 
 JOURNAL_NAME = "journal.json"
 JOURNAL_VERSION = 1
@@ -70,6 +70,10 @@ class Journal:
     position: Position = field(default_factory=Position)
     bad_records: tuple[BadEntry, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.phase not in get_args(Phase):
+            raise ValueError(f"phase is {self.phase!r}")
+
     def to_json(self) -> str:
         """The text of the file."""
         return json.dumps({"version": JOURNAL_VERSION} | asdict(self), ensure_ascii=False) + "\n"
@@ -86,15 +90,20 @@ class Journal:
             if values.pop("version") != JOURNAL_VERSION:
                 raise DataError("written by another version of the library. Start anew with --overwrite.", path=name)
             at = values.pop("position")
-            cursor, skipped = at.pop("cursor"), Skipped(**at.pop("skipped"))
-            lost = Lost(**at.pop("lost", {}))  # journals that were written before it was counted have none
-            return Journal(
-                parts=tuple(FileEntry(**entry) for entry in values.pop("parts")),
-                bad_records=tuple(BadEntry(**entry) for entry in values.pop("bad_records")),
-                position=Position(cursor=None if cursor is None else tuple(cursor), skipped=skipped, lost=lost, **at),
-                **values,
+            at["skipped"] = from_plain(Skipped, at["skipped"])
+            at["lost"] = from_plain(Lost, at.get("lost", {}))  # journals from before it was counted have none
+            if at["cursor"] is not None:
+                at["cursor"] = tuple(at["cursor"])
+            return from_plain(
+                Journal,
+                values
+                | {
+                    "parts": tuple(from_plain(FileEntry, entry) for entry in values["parts"]),
+                    "bad_records": tuple(from_plain(BadEntry, entry) for entry in values["bad_records"]),
+                    "position": from_plain(Position, at),
+                },
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise DataError(f"not a run's journal ({exc!r}). Start anew with --overwrite.", path=name) from exc
 
 

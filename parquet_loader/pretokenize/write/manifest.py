@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
 
 from ...errors import DataError
 from ..tokenizers.base import NOTHING_LOST, Lost, TokenizerInfo
 
 MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
+
+T = TypeVar("T")
+# Staged, staged by a rank, or published: a path that leads out of the folder is none of these.
+_FILE_NAME = re.compile(r"(_staging-[a-z0-9-]+/)?(part-)?[0-9]+\.parquet")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+# What a field of each type may hold.
+_MAY_HOLD: dict[str, Callable[[Any], bool]] = {
+    "int": _is_count,
+    "int | None": lambda value: value is None or _is_count(value),
+    "str": lambda value: isinstance(value, str),
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "Mapping[str, Any]": lambda value: isinstance(value, dict),
+    "Cursor | None": lambda value: value is None or (value and isinstance(value, tuple) and all(map(_is_count, value))),
+}
+
+
+def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from what JSON holds, whoever wrote it: every count is one, and every text.
+
+    Raises:
+        TypeError: a field is missing, or there is one more.
+        ValueError: a field holds something else.
+    """
+    made = kind(**values)
+    for each in fields(made):  # type: ignore[arg-type]
+        value = getattr(made, each.name)
+        if not _MAY_HOLD.get(str(each.type), lambda _: True)(value):
+            raise ValueError(f"{each.name} is {value!r}")
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +60,9 @@ class FileEntry:
         tokens: its tokens, end-of-document tokens included where they were appended.
         row_groups: its row groups.
         size_bytes: its size.
+
+    Raises:
+        ValueError: it has another name than such files have.
     """
 
     name: str
@@ -31,6 +70,10 @@ class FileEntry:
     tokens: int
     row_groups: int
     size_bytes: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _FILE_NAME.fullmatch(self.name):
+            raise ValueError(f"a file is called {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +110,10 @@ class Encoding:
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Encoding:
         """The inverse of `to_dict`."""
-        info = TokenizerInfo(
-            name=values["tokenizer"]["name"],
-            sha256=values["tokenizer"]["sha256"],
-            vocab_size=values["vocab_size"],
-            eos_token=values["eos_token"],
-            eos_id=values["eos_id"],
-        )
-        return Encoding(
-            column=values["column"], dtype=values["dtype"], tokenizer=info, eos_appended=values["eos_appended"]
-        )
+        named = {name: values["tokenizer"][name] for name in ("name", "sha256")}
+        info = from_plain(TokenizerInfo, named | {name: values[name] for name in ("vocab_size", "eos_token", "eos_id")})
+        known = {name: values[name] for name in ("column", "dtype", "eos_appended")}
+        return from_plain(Encoding, known | {"tokenizer": info})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,16 +207,18 @@ class Manifest:
                     f"a manifest of version {values['version']!r}; this version of the library reads {FORMAT_VERSION}.",
                     path=MANIFEST_NAME,
                 )
-            files = tuple(FileEntry(**entry) for entry in values["files"])
-            return Manifest(
-                encoding=Encoding.from_dict(values),
-                files=files,
-                # Sets that were written before these were counted have none of them.
-                text_bytes=values.get("text_bytes", 0),
-                skipped=Skipped(**values.get("skipped", {})),
-                bad_records=tuple(BadEntry(**entry) for entry in values.get("bad_records", [])),
-                lost=Lost(**values.get("lost", {})),
-                fingerprint=values.get("fingerprint", {}),
+            return from_plain(
+                Manifest,
+                {
+                    "encoding": Encoding.from_dict(values),
+                    "files": tuple(from_plain(FileEntry, entry) for entry in values["files"]),
+                    # Sets that were written before these were counted have none of them.
+                    "text_bytes": values.get("text_bytes", 0),
+                    "skipped": from_plain(Skipped, values.get("skipped", {})),
+                    "bad_records": tuple(from_plain(BadEntry, entry) for entry in values.get("bad_records", [])),
+                    "lost": from_plain(Lost, values.get("lost", {})),
+                    "fingerprint": values.get("fingerprint", {}),
+                },
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise DataError(f"not a manifest of tokenized files ({exc!r}).", path=MANIFEST_NAME) from exc
