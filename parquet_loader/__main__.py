@@ -5,5 +5,6 @@ import sys
 from .cli import main
 from .starting import take_over
 
-take_over()
-sys.exit(main())
+if __name__ == "__main__":
+    take_over()
+    sys.exit(main())

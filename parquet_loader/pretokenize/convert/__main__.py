@@ -5,5 +5,6 @@ import sys
 from ...starting import take_over
 from .command import main
 
-take_over()
-sys.exit(main())
+if __name__ == "__main__":
+    take_over()
+    sys.exit(main())
