@@ -154,7 +154,7 @@ def threads(sizes: Sizes, root: Path) -> Result:
             ),
         ],
         f"The interpreter's lock is {'on' if _has_lock() else 'off'}. The "
-        "consumer takes batches as fast as they come, on the main thread, and needs a part of a core itself. Processes "
+        "consumer takes batches as fast as they come, on the main thread, and itself needs part of a core. Processes "
         "are ranks 0 and 1 of 2, with one thread each.",
     )
 
@@ -221,7 +221,7 @@ def _beside_pyarrow(
         f"CPU ns per token for {title}",
         [([heading, "loader", "read_row_group", "ratio"], rows)],
         [panel("CPU ns per token", heading, "", series, log="x")],
-        "CPU ns per token: the loader's whole way to batches beside pyarrow's decoding alone, each on one thread.",
+        "CPU ns per token: the loader up to batches beside pyarrow's decoding alone, each on one thread.",
     )
 
 
@@ -256,7 +256,7 @@ def lanes(sizes: Sizes, root: Path) -> Result:
                 log="x",
             )
         ],
-        f"CPU ns per token, rows of {seq_len} tokens: the fewer the lanes, the smaller are the batches.",
+        f"CPU ns per token, rows of {seq_len} tokens: the fewer the lanes, the smaller the batches.",
     )
 
 
@@ -412,8 +412,8 @@ def world_size(sizes: Sizes, root: Path) -> Result:
         "Bytes read by all ranks over the bytes of the set",
         [(columns, rows)],
         [panel("bytes read / bytes of the set", "ranks", "", series, log="x")],
-        f"Chunks that the plans of all ranks' windows of one epoch read, over those of the set ({len(small):,} row "
-        "groups); the bound is 1 + (ranks - 1) / window.",
+        f"Bytes that all ranks' plans read in one epoch, over the bytes of the set ({len(small):,} row groups of nearly "
+        "equal size); the bound, 1 + (ranks - 1) / window, is one of row groups.",
     )
 
 
@@ -447,7 +447,7 @@ def layouts(sizes: Sizes, root: Path) -> Result:
             panel("loader, CPU ns per token", "", "", {"loader": [(name, float(str(row[4]))) for name, row in bars]}),
             panel("bytes per token", "", "", {"bytes": [(name, float(str(row[2]))) for name, row in bars]}),
         ],
-        f"int32 but for the last, which is {PRETOKENIZE.removeprefix('as ')}'s uint16 with byte-stream split and lz4.",
+        f"int32, except the last, which is {PRETOKENIZE.removeprefix('as ')}'s uint16 with byte-stream split and lz4.",
     )
 
 
@@ -511,10 +511,10 @@ def politeness(sizes: Sizes, root: Path) -> Result:
             panel("a busy loop is slowed, given a core, %", "", "", {"loader": lost}),
             panel("batches that take longer, %", "ms", "", curve, log="xy"),
         ],
-        "A loop of pure Python on the main thread, which takes batches at that rate. *Given a core* leaves out the "
-        "time in which it had none, be it for other processes or for the loader's own threads. Two loader threads. "
-        "Below, a consumer that takes a batch every 10 ms, a tenth of what the loader could deliver, once two windows "
-        "are past.",
+        "A loop of pure Python on the main thread that takes batches at that rate, with two loader threads. *Given a "
+        "core* leaves out the time in which the loop had no core, whether other processes or the loader's own threads "
+        "had it. Below, a consumer that takes a batch every 10 ms, a tenth of what the loader could deliver, after the "
+        "first two windows.",
     )
 
 
