@@ -412,8 +412,8 @@ def world_size(sizes: Sizes, root: Path) -> Result:
         "Bytes read by all ranks over the bytes of the set",
         [(columns, rows)],
         [panel("bytes read / bytes of the set", "ranks", "", series, log="x")],
-        f"Bytes that all ranks' plans read in one epoch, over the bytes of the set ({len(small):,} row groups of nearly "
-        "equal size); the bound, 1 + (ranks - 1) / window, is one of row groups.",
+        f"Bytes that all ranks' plans read in one epoch, over the bytes of the set ({len(small):,} row groups of "
+        "nearly equal size); the bound, 1 + (ranks - 1) / window, is one of row groups.",
     )
 
 
