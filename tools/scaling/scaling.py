@@ -4,7 +4,7 @@
     python tools/scaling/scaling.py --write-docs   put what is in build/scaling into docs/performance.md
 
 CPU time is that of all threads of a fresh child process for each figure. What is compared takes turns, round after
-round, and figures are medians of the rounds.
+round, and figures are medians of the rounds. What is derived from them, a ratio or a speed-up, is that of the medians.
 """
 
 from __future__ import annotations
@@ -134,11 +134,10 @@ def threads(sizes: Sizes, root: Path) -> Result:
     ways = {"the loader": runs, "decoding alone": alone}
     rows: list[list[Cell]] = []
     for title, way in ways.items():
-        ones = way["1 thread"]
+        one = middle(way["1 thread"], "tokens_per_s")
         for name, each in way.items():
-            ratios = ({"r": two["tokens_per_s"] / one["tokens_per_s"]} for one, two in zip(ones, each, strict=True))
-            speed = middle(each, "tokens_per_s") / 1e6
-            rows.append([f"{title}, {name}", speed, middle(ratios, "r"), middle(each, "cpu_ns")])
+            speed = middle(each, "tokens_per_s")
+            rows.append([f"{title}, {name}", speed / 1e6, speed / one, middle(each, "cpu_ns")])
     counts = {"1 thread": 1, "2 threads": 2}
     return result(
         "Tokens a second with one and two threads",
@@ -155,7 +154,7 @@ def threads(sizes: Sizes, root: Path) -> Result:
             ),
         ],
         f"The interpreter's lock is {'on' if _has_lock() else 'off'}. The "
-        "consumer takes batches as fast as they come, on the main thread, and needs a part of a core itself. Processes "
+        "consumer takes batches as fast as they come, on the main thread, and itself needs part of a core. Processes "
         "are ranks 0 and 1 of 2, with one thread each.",
     )
 
@@ -212,9 +211,8 @@ def _beside_pyarrow(
 ) -> Result:
     rows: list[list[Cell]] = []
     for value in values:
-        ours, theirs = runs[value, "loader"], runs[value, "pyarrow"]
-        ratio = middle(({"r": a["cpu_ns"] / b["cpu_ns"]} for a, b in zip(ours, theirs, strict=True)), "r")
-        rows.append([f"{value:,}", middle(ours, "cpu_ns"), middle(theirs, "cpu_ns"), ratio])
+        ours, theirs = (middle(runs[value, key], "cpu_ns") for key in ("loader", "pyarrow"))
+        rows.append([f"{value:,}", ours, theirs, ours / theirs])
     series = {
         name: [(value, middle(runs[value, key], "cpu_ns")) for value in values]
         for name, key in (("loader, batches", "loader"), ("pyarrow, read_row_group", "pyarrow"))
@@ -223,7 +221,7 @@ def _beside_pyarrow(
         f"CPU ns per token for {title}",
         [([heading, "loader", "read_row_group", "ratio"], rows)],
         [panel("CPU ns per token", heading, "", series, log="x")],
-        "CPU ns per token: the loader's whole way to batches beside pyarrow's decoding alone, each on one thread.",
+        "CPU ns per token: the loader up to batches beside pyarrow's decoding alone, each on one thread.",
     )
 
 
@@ -258,7 +256,7 @@ def lanes(sizes: Sizes, root: Path) -> Result:
                 log="x",
             )
         ],
-        f"CPU ns per token, rows of {seq_len} tokens: the fewer the lanes, the smaller are the batches.",
+        f"CPU ns per token, rows of {seq_len} tokens: the fewer the lanes, the smaller the batches.",
     )
 
 
@@ -414,8 +412,8 @@ def world_size(sizes: Sizes, root: Path) -> Result:
         "Bytes read by all ranks over the bytes of the set",
         [(columns, rows)],
         [panel("bytes read / bytes of the set", "ranks", "", series, log="x")],
-        f"Chunks that the plans of all ranks' windows of one epoch read, over those of the set ({len(small):,} row "
-        "groups); the bound is 1 + (ranks - 1) / window.",
+        f"Bytes that all ranks' plans read in one epoch, over the bytes of the set ({len(small):,} row groups of "
+        "nearly equal size); the bound, 1 + (ranks - 1) / window, is one of row groups.",
     )
 
 
@@ -449,7 +447,7 @@ def layouts(sizes: Sizes, root: Path) -> Result:
             panel("loader, CPU ns per token", "", "", {"loader": [(name, float(str(row[4]))) for name, row in bars]}),
             panel("bytes per token", "", "", {"bytes": [(name, float(str(row[2]))) for name, row in bars]}),
         ],
-        f"int32 but for the last, which is {PRETOKENIZE.removeprefix('as ')}'s uint16 with byte-stream split and lz4.",
+        f"int32, except the last, which is {PRETOKENIZE.removeprefix('as ')}'s uint16 with byte-stream split and lz4.",
     )
 
 
@@ -464,14 +462,15 @@ def politeness(sizes: Sizes, root: Path) -> Result:
     ]
     names = {"absent": "no loader", "idle": "idle", "1000000": "1 M tokens/s", "10000000": "10 M tokens/s"}
     rows: list[list[Cell]] = []
+    measured = ("iterations_per_s", "gil_share", "core_share", "taking_share")
+    middles = {key: {figure: middle((run[key] for run in runs), figure) for figure in measured} for key in names}
+    alone = middles["absent"]
     for key, name in names.items():
-        slowed = middle(
-            ({"s": 1 - run[key]["iterations_per_s"] / run["absent"]["iterations_per_s"]} for run in runs), "s"
-        )
-        given = middle(({"s": 1 - _given_a_core(run[key]) / _given_a_core(run["absent"])} for run in runs), "s")
-        each = [run[key] for run in runs]
-        shares = [f"{middle(each, share):.2%}" for share in ("gil_share", "core_share", "taking_share")]
-        rows.append([name, middle(each, "iterations_per_s") / 1e6, f"{slowed:.1%}", f"{given:.1%}", *shares])
+        found = middles[key]
+        slowed = 1 - found["iterations_per_s"] / alone["iterations_per_s"]
+        given = 1 - _given_a_core(found) / _given_a_core(alone)
+        shares = [f"{found[share]:.2%}" for share in measured[1:]]
+        rows.append([name, found["iterations_per_s"] / 1e6, f"{slowed:.0%}", f"{given:.0%}", *shares])
     stall_rows: list[list[Cell]] = []
     curve = {}
     for count in (1, 2):
@@ -512,10 +511,10 @@ def politeness(sizes: Sizes, root: Path) -> Result:
             panel("a busy loop is slowed, given a core, %", "", "", {"loader": lost}),
             panel("batches that take longer, %", "ms", "", curve, log="xy"),
         ],
-        "A loop of pure Python on the main thread, which takes batches at that rate. *Given a core* leaves out the "
-        "time in which it had none, be it for other processes or for the loader's own threads. Two loader threads. "
-        "Below, a consumer that takes a batch every 10 ms, a tenth of what the loader could deliver, once two windows "
-        "are past.",
+        "A loop of pure Python on the main thread that takes batches at that rate, with two loader threads. *Given a "
+        "core* leaves out the time in which the loop had no core, whether other processes or the loader's own threads "
+        "had it. Below, a consumer that takes a batch every 10 ms, a tenth of what the loader could deliver, after the "
+        "first two windows.",
     )
 
 
@@ -547,9 +546,8 @@ def resume(sizes: Sizes, root: Path) -> Result:
     rows: list[list[Cell]] = []
     for count in (1, 2):
         ours, limit = runs["resume", count], runs["decode", count]
-        ratio = middle(({"r": a["seconds"] / b["seconds"]} for a, b in zip(ours, limit, strict=True)), "r")
         figures = [middle(each, key) for key in ("seconds", "cpu_s") for each in (ours, limit)]
-        rows.append([str(count), *figures[:2], ratio, *figures[2:]])
+        rows.append([str(count), *figures[:2], figures[0] / figures[1], *figures[2:]])
     columns = ["threads", "to the first batch s", "decoding alone s", "ratio", "CPU s", "decoding alone CPU s"]
     return result(
         "From a checkpoint in mid-epoch to the first batch",

@@ -431,27 +431,28 @@ def summary(results: Sequence[Result]) -> str:
     """Tables of what happened."""
     head = ["", *(result.storage for result in results)]
     sizes: list[list[str | int]] = [
-        [f"of the kills, on {size} rank{'s' * (size > 1)}", *(result.ranks[size] for result in results)]
+        [f"kills on {size} rank{'s' * (size > 1)}", *(result.ranks[size] for result in results)]
         for size in range(1, MOST_RANKS + 1)
     ]
     counts: list[list[str | int]] = [
-        ["kills: rounds that were ended by SIGKILL", *(result.kills for result in results)],
-        ["processes killed in them", *(result.killed for result in results)],
+        ["kills: rounds ended by SIGKILL", *(result.kills for result in results)],
+        ["processes killed", *(result.killed for result in results)],
         *sizes,
-        ["runs that came to their end all the same", *(result.runs for result in results)],
+        ["runs that reached their end", *(result.runs for result in results)],
         ["index cache wiped", *(result.wipes for result in results)],
-        ["rows of a run", *(result.rows for result in results)],
+        ["rows of one run", *(result.rows for result in results)],
         ["rows delivered, repeats included", *(result.records for result in results)],
         ["rows lost", *(0 for _ in results)],
-        ["rows other than the quiet run's", *(0 for _ in results)],
+        ["rows that differ from the uninterrupted run's", *(0 for _ in results)],
     ]
     phases: list[list[str | int]] = [[phase, *(result.phases[phase] for result in results)] for phase in PHASES]
     digests = "\n".join(
-        f"{result.storage}: SHA-256 of all rows `{result.digest[:16]}…`, that of the quiet run." for result in results
+        f"{result.storage}: SHA-256 of all rows `{result.digest[:16]}…`, as in the uninterrupted run."
+        for result in results
     )
     return (
-        f"{table(head, counts)}\nWhat the killed processes were at; one whose threads read and decode ahead may be in "
-        f"several phases.\n\n{table(['phase', *head[1:]], phases)}\n{digests}\n"
+        f"{table(head, counts)}\nWhat the killed processes were doing; one whose threads read and decode ahead may be "
+        f"in several phases.\n\n{table(['phase', *head[1:]], phases)}\n{digests}\n"
     )
 
 
