@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import subprocesses
 
@@ -29,13 +28,13 @@ from parquet_loader.pretokenize import (
     pretokenize,
 )
 from parquet_loader.pretokenize.run.parts import Found, Run, decide
-from parquet_loader.pretokenize.select.dedup import SeenFile, digest_function
+from parquet_loader.pretokenize.select.dedup import SeenFile
 from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.write.folder import OutputFolder
-from parquet_loader.pretokenize.write.journal import Journal, Position, differences
-from parquet_loader.pretokenize.write.manifest import BadEntry, FileEntry, Skipped
+from parquet_loader.pretokenize.write.journal import Journal
+from parquet_loader.pretokenize.write.manifest import BadEntry, Skipped
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 5000, "batch_bytes": 1500}
 
 
@@ -80,7 +79,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# --- going on
+# --- resuming
 
 
 @pytest.mark.filterwarnings("ignore::parquet_loader.pretokenize.PretokenizeWarning")
@@ -469,37 +468,7 @@ def test_seen_hashes_that_changed_meanwhile_are_refused(
         pretokenize(options("a", **changes))
 
 
-def test_white_space_is_collapsed_and_stripped_before_hashing() -> None:
-    digest = digest_function("sha256")
-    assert digest(" a\u00a0\n b\t") == digest("a b") != digest("ab")
-    assert len(digest("")) == 16
-
-
-# --- the journal
-
-
-def test_a_journal_is_read_as_it_was_written() -> None:
-    entry = FileEntry(name="0.parquet", documents=1, tokens=2, row_groups=3, size_bytes=4)
-    journal = Journal(
-        fingerprint={"a": [1]},
-        phase="removing",
-        parts=(entry,),
-        position=Position(
-            cursor=(1, 2), documents=3, text_bytes=4, skipped=Skipped(bad=1), lost=Lost(dropped_symbols=2)
-        ),
-        bad_records=(BadEntry(where="a:1", problem="bad"),),
-    )
-    assert Journal.from_json(journal.to_json(), "x") == journal
-    assert Journal.from_json(Journal(fingerprint={}).to_json(), "x") == Journal(fingerprint={})
-    for text in ("", "{}", '{"version": 2}', '{"version": 1, "position": 3}'):
-        with pytest.raises(DataError, match="x: "):
-            Journal.from_json(text, "x")
-
-
-def test_differences_are_named_by_their_place() -> None:
-    assert differences({"a": {"b": 1}}, {"a": {"b": 1}}) == []
-    assert differences({"a": None}, {"a": {"b": 1}}) == ["a: was None, is {'b': 1}"]
-    assert differences({"a": 1}, {"b": 2}) == ["a: was 1, is None", "b: was None, is 2"]
+# --- the manifest
 
 
 def test_a_manifest_is_read_as_it_was_written(options: Callable[..., PretokenizeOptions]) -> None:
@@ -511,24 +480,6 @@ def test_a_manifest_is_read_as_it_was_written(options: Callable[..., Pretokenize
         lost=Lost(unknown_tokens=1),
     )
     assert Manifest.from_json(changed.to_json()) == changed
-
-
-def test_seen_hashes_are_a_set() -> None:
-    from parquet_loader.pretokenize.select.dedup import SeenHashes
-
-    rng = np.random.default_rng(0)
-    seen, reference = SeenHashes(), set()
-    for _ in range(60):
-        digests = rng.integers(0, 1 << 64, (500, 2), dtype=np.uint64)
-        digests[::7] = digests[3]
-        digests[5] = 0
-        expected = []
-        for each in map(tuple, digests.tolist()):
-            expected.append(each not in reference)
-            reference.add(each)
-        assert seen.add(digests).tolist() == expected
-    assert len(seen) == len(reference)
-    assert 21 <= seen.nbytes / len(seen) <= 32
 
 
 # --- deciding
