@@ -35,6 +35,9 @@ from .tokenizers.base import EngineName
 from .tokenizers.huggingface import load_tokenizer
 from .write.verify import verify_set
 
+__all__ = ["build_parser", "command", "main", "parse_options", "signals_as_interrupts", "warnings_as_lines"]
+
+
 _EXIT_ERROR = 2
 _EXIT_SIGNAL = 128  # plus the signal's number, as shells have it
 
@@ -155,8 +158,8 @@ def _options(given: dict[str, Any]) -> tuple[PretokenizeOptions, Place | None]:
 def _json_object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except ValueError as exc:
-        raise ConfigError(f"--storage-options is not valid JSON: {exc}.") from exc
+    except ValueError as error:
+        raise ConfigError(f"--storage-options is not valid JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ConfigError('--storage-options must be a JSON object, such as {"anon": true}.')
     return value
@@ -184,11 +187,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if "verify" in given and isinstance(summary, Summary):
                 tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token)
                 print(verify_set(options.output, tokenizer, storage_options=options.storage_options).describe())
-    except ParquetLoaderError as exc:
-        print(f"pretokenize: error: {as_arguments(str(exc))}", file=sys.stderr)
+    except ParquetLoaderError as error:
+        print(f"pretokenize: error: {as_arguments(str(error))}", file=sys.stderr)
         return _EXIT_ERROR
-    except KeyboardInterrupt as exc:
-        number = exc.args[0] if exc.args else signal.SIGINT
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
         print("pretokenize: interrupted; rerun the same command to resume from the last finished file", file=sys.stderr)
         return _EXIT_SIGNAL + int(number)
     return 0

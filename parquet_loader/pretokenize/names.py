@@ -16,6 +16,9 @@ from dataclasses import fields
 
 from .options import PretokenizeOptions
 
+__all__ = ["as_arguments"]
+
+
 _NAMES = "|".join(sorted((each.name for each in fields(PretokenizeOptions)), key=len, reverse=True))
 # What stands within a path, a quoted text or another name is not meant.
 _OPTION = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?:=('[^']*'|\"[^\"]*\"|\w+)|(?![\w/'\"=-]|\.\w))")

@@ -16,6 +16,16 @@ from .sources.registry import PRESETS, SOURCE_OPTIONS, SourceOptions, open_sourc
 from .tokenizers.base import EngineName
 from .write.writer import MAX_ROW_GROUP_TOKENS
 
+__all__ = [
+    "DEFAULT_BATCH_BYTES",
+    "DEFAULT_FILE_TOKENS",
+    "DEFAULT_ROW_GROUP_TOKENS",
+    "PretokenizeOptions",
+    "Step",
+    "check_sizes",
+]
+
+
 DEFAULT_ROW_GROUP_TOKENS = 1_000_000
 DEFAULT_FILE_TOKENS = 100_000_000
 DEFAULT_BATCH_BYTES = 2 << 20

@@ -24,6 +24,9 @@ from .opening import local_path
 from .remote import connect
 from .secrets import Location, Scrubber
 
+__all__ = ["Filesystem", "Stream", "open_filesystem", "open_together", "relative_to"]
+
+
 T = TypeVar("T")
 
 

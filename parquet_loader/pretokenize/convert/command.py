@@ -32,6 +32,9 @@ from ..write.manifest import Encoding, FileEntry, Manifest
 from ..write.writer import TOKEN_COLUMN, SetWriter
 from .corpora import FORMATS, Corpus, Format, TokenizedOptions, open_corpus
 
+__all__ = ["ConvertOptions", "convert", "main"]
+
+
 _FINGERPRINT_VERSION = 1
 _MAX_VOCABULARY = 1 << 31  # the ids are int32
 
@@ -228,12 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with signals_as_interrupts(), warnings_as_lines("convert"):
             manifest = convert(ConvertOptions(reading=reading, **cast("dict[str, object]", values)))  # type: ignore[arg-type]
-    except ParquetLoaderError as exc:
-        print(f"convert: error: {as_arguments(str(exc))}", file=sys.stderr)
+    except ParquetLoaderError as error:
+        print(f"convert: error: {as_arguments(str(error))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as exc:
+    except KeyboardInterrupt as error:
         print("convert: interrupted. Rerun the same command to resume.", file=sys.stderr)
-        return 128 + int(exc.args[0] if exc.args else signal.SIGINT)
+        return 128 + int(error.args[0] if error.args else signal.SIGINT)
     print(
         f"Wrote {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.encoding.dtype}), "
         f"in {len(manifest.files):,} {'file' if len(manifest.files) == 1 else 'files'} to {Location(values['output'])}."

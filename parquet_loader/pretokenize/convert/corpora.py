@@ -41,6 +41,9 @@ from ..sources.base import Cursor
 from ..tokenizers.base import TokenArray, TokenBatch
 from ..write.writer import MAX_ROW_GROUP_TOKENS
 
+__all__ = ["FORMATS", "Corpus", "Documents", "Format", "TokenizedOptions", "detect", "open_corpus"]
+
+
 Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
@@ -188,8 +191,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except ParquetLoaderError:
         raise
-    except FileNotFoundError as exc:
-        raise PathNotFoundError(f"{path} is not there.") from exc
+    except FileNotFoundError as error:
+        raise PathNotFoundError(f"{path} is not there.") from error
     except (
         OSError,
         pa.ArrowException,
@@ -199,14 +202,14 @@ def _reading(path: Path) -> Iterator[None]:
         RecursionError,
         zlib.error,
         csv.Error,
-    ) as exc:
-        if isinstance(exc, OSError) and exc.errno is not None:
-            raise StorageError(f"cannot read {path}: {exc.strerror}.") from exc
-        reason = " ".join(str(exc).split()).rstrip(".") or type(exc).__name__
+    ) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StorageError(f"cannot read {path}: {error.strerror}.") from error
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise DataError(
             f"cannot be read ({reason}). It is damaged or cut short, or is something else under that name.",
             path=str(path),
-        ) from exc
+        ) from error
 
 
 _T = TypeVar("_T")
@@ -548,8 +551,8 @@ def _dolma_ends(path: Path) -> npt.NDArray[np.int64]:
         for number, row in enumerate(csv.reader(stream), 1):
             try:
                 start, end = int(row[0]), int(row[1])
-            except (ValueError, IndexError) as exc:
-                raise DataError("a row should begin with start and end.", path=f"{path}:{number}") from exc
+            except (ValueError, IndexError) as error:
+                raise DataError("a row should begin with start and end.", path=f"{path}:{number}") from error
             if start != before:
                 raise DataError(
                     f"the span begins at {start:,}, and the one before ends at {before:,}.", path=f"{path}:{number}"

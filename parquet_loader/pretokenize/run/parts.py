@@ -30,6 +30,28 @@ from ..write.manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Skipp
 from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
+__all__ = [
+    "Found",
+    "Job",
+    "Run",
+    "TextBatch",
+    "batch_documents",
+    "begin",
+    "decide",
+    "encoding_of",
+    "few",
+    "fingerprint_of",
+    "look",
+    "manifest_of",
+    "open_seen_file",
+    "publish",
+    "run_of",
+    "seen_fingerprint",
+    "seen_name",
+    "write_parts",
+]
+
+
 _FINGERPRINT_VERSION = 2
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
 

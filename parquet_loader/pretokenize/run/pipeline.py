@@ -26,6 +26,8 @@ from ..write.manifest import Manifest
 from .parts import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_parts
 from .progress import Progress
 
+__all__ = ["Summary", "pretokenize", "tokenize_source"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:

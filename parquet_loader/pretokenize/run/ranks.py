@@ -51,6 +51,9 @@ from .parts import (
 from .pipeline import Summary
 from .progress import Progress
 
+__all__ = ["Place", "StepDone", "place_from_environment", "pretokenize_rank"]
+
+
 _PARTITIONS = 16
 _PIECE_DIGESTS = 1 << 20
 _LISTED_RANKS = 20
@@ -145,10 +148,10 @@ def _place(environment: Mapping[str, str], rank_name: str, size_name: str) -> Pl
                     f"{said}, with ids from {first} to {last}: they are not evenly spaced, so none tells its rank. "
                     f"Give rank and world_size=N."
                 )
-    except ValueError as exc:
-        if isinstance(exc, ConfigError):
+    except ValueError as error:
+        if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{said} are no numbers. Give rank and world_size=N.") from exc
+        raise ConfigError(f"{said} are no numbers. Give rank and world_size=N.") from error
     if not 0 <= rank < world_size:
         raise ConfigError(f"{said}: a rank must be from 0 to {world_size - 1}. Give rank and world_size=N.")
     return Place(rank=rank, world_size=world_size, origin=f"{said} say so.")
@@ -415,8 +418,8 @@ def _write_checked(folder: OutputFolder, name: str, content: bytes, fingerprint:
 def _read_checked(folder: OutputFolder, name: str, fingerprint: str, step: str) -> bytes:
     try:
         raw = folder.read_staged(name)
-    except StorageError as exc:
-        raise ConfigError(f"{name} is not there: run step={step!r} first, and step='hash' on every rank.") from exc
+    except StorageError as error:
+        raise ConfigError(f"{name} is not there: run step={step!r} first, and step='hash' on every rank.") from error
     if raw[:32] != bytes.fromhex(fingerprint):
         again = "step='drops'" if step == "drops" else "step='hash' and step='drops'"
         raise DataError(f"of other inputs, options or seen_hashes. Run {again} again.", path=name)

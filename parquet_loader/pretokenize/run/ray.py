@@ -16,6 +16,9 @@ from ..options import PretokenizeOptions, Step
 from .pipeline import Summary
 from .ranks import StepDone, pretokenize_rank
 
+__all__ = ["pretokenize_on_ray"]
+
+
 _RETRIES = 10
 
 
@@ -37,8 +40,8 @@ def pretokenize_on_ray(
     ray: Any = import_extra("ray", "ray")
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
-    except Exception as exc:  # a cluster that is not there has many names
-        raise ConfigError(f"the Ray cluster {address!r} cannot be reached ({exc}). Check the address.") from exc
+    except Exception as error:  # a cluster that is not there has many names
+        raise ConfigError(f"the Ray cluster {address!r} cannot be reached ({error}). Check the address.") from error
     try:
         count = shards or max(2, int(ray.cluster_resources().get("CPU", 2)))
         everywhere = replace(
@@ -56,9 +59,9 @@ def pretokenize_on_ray(
             tasks = [task.remote(replace(everywhere, rank=rank, step=step)) for rank in ranks]
             try:
                 return list(ray.get(tasks))
-            except ray.exceptions.RayTaskError as exc:
-                if isinstance(exc.cause, ParquetLoaderError):
-                    raise exc.cause from exc
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ParquetLoaderError):
+                    raise error.cause from error
                 raise
 
         ranks = range(everywhere.world_size)

@@ -28,6 +28,20 @@ from ...storage.filesystems import open_filesystem
 from ...storage.secrets import Location
 from ..extras import import_extra
 
+__all__ = [
+    "DIGEST_BYTES",
+    "HASH_NAMES",
+    "Digests",
+    "HashName",
+    "SeenFile",
+    "SeenHashes",
+    "as_digests",
+    "check_hash_name",
+    "digest_function",
+    "normalise",
+]
+
+
 HashName = Literal["sha256", "sha1", "md5", "blake2b", "xxh3"]
 HASH_NAMES: tuple[str, ...] = get_args(HashName)
 DIGEST_BYTES = 16

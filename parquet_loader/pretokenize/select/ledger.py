@@ -18,6 +18,8 @@ from ..tokenizers.base import NOTHING_LOST, Lost
 from ..write.journal import Position
 from ..write.manifest import Skipped
 
+__all__ = ["Document", "Ledger"]
+
 
 @dataclass(frozen=True, slots=True)
 class Document:

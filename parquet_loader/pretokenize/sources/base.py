@@ -17,6 +17,9 @@ from typing import TypeAlias
 
 from ...errors import DataError
 
+__all__ = ["DEFAULT_MAX_RECORD_BYTES", "BadRecord", "Cursor", "Record", "Source", "too_long"]
+
+
 Cursor: TypeAlias = tuple[int, ...]
 
 DEFAULT_MAX_RECORD_BYTES = 64 << 20  # a hundred books in one; encoding takes some twenty times as much memory

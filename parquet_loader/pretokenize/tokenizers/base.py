@@ -16,6 +16,18 @@ import numpy.typing as npt
 
 from ...errors import DataError
 
+__all__ = [
+    "NOTHING_LOST",
+    "EngineName",
+    "Lost",
+    "TokenArray",
+    "TokenBatch",
+    "Tokenizer",
+    "TokenizerInfo",
+    "refuse_control_ids",
+]
+
+
 EngineName = Literal["tokenizers", "gigatoken"]
 TokenArray = npt.NDArray[Any]  # uint16 or int32
 

@@ -21,6 +21,9 @@ from ..extras import import_extra
 if TYPE_CHECKING:
     import tokenizers
 
+__all__ = ["COMMON_EOS_TOKENS", "Declared", "find_eos", "read_declared"]
+
+
 # The names that end a document in the tokenizers people pretrain with. Names that end a chat's turn are not among them.
 COMMON_EOS_TOKENS = (
     "<|endoftext|>",
@@ -67,11 +70,11 @@ def read_declared(read: Callable[[str], dict[str, Any]]) -> Declared:
             config = config | read("special_tokens_map.json")
             numbered = {int(token_id): _fields(text) for text, token_id in read("added_tokens.json").items()}
         named = {key: _fields(config[key]) | {"special": True} for key in _NAMED if config.get(key) is not None}
-    except (TypeError, ValueError, KeyError, AttributeError) as exc:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"--tokenizer: a token in the files beside the tokenizer.json is neither a text nor an object with its "
-            f"'content' ({exc!r}). Correct tokenizer_config.json, or name the end-of-document token with --eos-token."
-        ) from exc
+            f"'content' ({error!r}). Correct tokenizer_config.json, or name the end-of-document token with --eos-token."
+        ) from error
     return Declared(
         eos=named["eos_token"]["content"] if "eos_token" in named else None,
         ids={token["content"]: token_id for token_id, token in numbered.items()},

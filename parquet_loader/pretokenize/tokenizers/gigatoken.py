@@ -26,6 +26,9 @@ from ..sources.base import BadRecord, Source
 from .base import EngineName, TokenBatch, Tokenizer
 from .huggingface import HuggingFaceTokenizer
 
+__all__ = ["SAMPLE_DOCUMENTS", "GigatokenTokenizer", "with_engine"]
+
+
 SAMPLE_DOCUMENTS = 200
 _SAMPLE_BYTES = 1 << 19
 _CHECKED_SHARE = 1024
@@ -117,8 +120,8 @@ def with_engine(tokenizer: Tokenizer, engine: EngineName, source: Source) -> Tok
         fast = GigatokenTokenizer(tokenizer)
         wrong = fast.differing(fast.encode_unchecked(texts), texts, range(len(texts)))
         problem = None if wrong is None else f"gives other ids for {texts[wrong][:60]!r}"
-    except Exception as exc:  # a kind of tokenizer that it does not know
-        problem = f"does not take this tokenizer ({' '.join(str(exc).split())})"
+    except Exception as error:  # a kind of tokenizer that it does not know
+        problem = f"does not take this tokenizer ({' '.join(str(error).split())})"
     if problem is None:
         return fast
     warnings.warn(f"{engine} {problem}: the tokenizers package is used instead.", PretokenizeWarning, stacklevel=2)

@@ -114,9 +114,9 @@ class HuggingFaceTokenizer:
     def _encode_by(self, tokenizer: tokenizers.Tokenizer, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         try:
             encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as exc:  # the package raises the bare class, and does not say for which text
+        except Exception as error:  # the package raises the bare class, and does not say for which text
             if len(texts) == 1:
-                raise DataError(f"the tokenizer has no ids for this text ({exc}).", path=origins[0]) from exc
+                raise DataError(f"the tokenizer has no ids for this text ({error}).", path=origins[0]) from error
             for text, origin in zip(texts, origins, strict=True):
                 self._encode_by(tokenizer, [text], [origin])
             raise
@@ -222,23 +222,23 @@ def _from_file(module: Any, path: Path) -> tokenizers.Tokenizer:
         raise ConfigError(f"--tokenizer: the folder {str(path.parent)!r} holds no tokenizer.json.")
     try:
         tokenizer: tokenizers.Tokenizer = module.Tokenizer.from_file(str(path))
-    except Exception as exc:  # the package raises the bare class
+    except Exception as error:  # the package raises the bare class
         raise ConfigError(
-            f"--tokenizer: {str(path)!r} is no tokenizer that the tokenizers package reads ({exc}). "
+            f"--tokenizer: {str(path)!r} is no tokenizer that the tokenizers package reads ({error}). "
             f"Give the tokenizer.json itself, or the folder that holds it."
-        ) from exc
+        ) from error
     return tokenizer
 
 
 def _from_hub(module: Any, name: str) -> tokenizers.Tokenizer:
     try:
         tokenizer: tokenizers.Tokenizer = module.Tokenizer.from_pretrained(name)
-    except Exception as exc:  # offline, no such name and no permission are all different types
-        reason = " ".join(str(exc).split())
+    except Exception as error:  # offline, no such name and no permission are all different types
+        reason = " ".join(str(error).split())
         raise ConfigError(
             f"--tokenizer: {name!r} is no file or folder here, and could not be fetched from the Hugging Face Hub "
             f"({reason}). Without a network, give a tokenizer.json or a folder that holds one."
-        ) from exc
+        ) from error
     return tokenizer
 
 
@@ -251,16 +251,16 @@ def _fetch_config(name: str, file: str) -> dict[str, Any]:
     hub = import_extra("huggingface_hub")
     try:
         path = Path(hub.hf_hub_download(name, file))
-    except Exception as exc:  # no network, no permission, no such file
-        absent = isinstance(exc, hub.errors.EntryNotFoundError)
-        unreached = isinstance(exc, hub.errors.LocalEntryNotFoundError)
+    except Exception as error:  # no network, no permission, no such file
+        absent = isinstance(error, hub.errors.EntryNotFoundError)
+        unreached = isinstance(error, hub.errors.LocalEntryNotFoundError)
         if (absent and not unreached) or hub.try_to_load_from_cache(name, file) is hub._CACHED_NO_EXIST:
             return {}
-        reason = " ".join(str(exc).split())
+        reason = " ".join(str(error).split())
         raise ConfigError(
             f"--tokenizer: {file} of {name!r}, which may name the end-of-document token, could not be fetched from the "
             f"Hugging Face Hub ({reason}). Name the token with --eos-token, or try again with a network."
-        ) from exc
+        ) from error
     return _read_config(path.parent, file)
 
 
@@ -270,8 +270,8 @@ def _read_config(folder: Path, file: str) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(path.read_bytes())
-    except ValueError as exc:
-        raise ConfigError(f"--tokenizer: {str(path)!r} is not valid JSON ({exc}). Correct or remove it.") from exc
+    except ValueError as error:
+        raise ConfigError(f"--tokenizer: {str(path)!r} is not valid JSON ({error}). Correct or remove it.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"--tokenizer: {str(path)!r} is not a JSON object. Correct or remove it.")
     return values

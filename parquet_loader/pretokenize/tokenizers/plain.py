@@ -16,6 +16,9 @@ from ...errors import ConfigError
 from ..extras import import_extra
 from .base import TokenArray, TokenBatch, TokenizerInfo
 
+__all__ = ["ByteTokenizer", "SentencePieceTokenizer", "TiktokenTokenizer", "load_sentencepiece", "load_tiktoken"]
+
+
 _BYTES_EOS = "<eos>"
 
 
@@ -50,12 +53,12 @@ def load_tiktoken(where: str, eos_token: str | None) -> TiktokenTokenizer:
     name = where.removeprefix("tiktoken:")
     try:
         encoding = module.get_encoding(name)
-    except Exception as exc:  # an unknown name and a network that fails are all different types
-        reason = " ".join(str(exc).split())
+    except Exception as error:  # an unknown name and a network that fails are all different types
+        reason = " ".join(str(error).split())
         raise ConfigError(
             f"--tokenizer: {where!r} cannot be had ({reason}). tiktoken fetches each encoding once, and knows "
             f"{', '.join(module.list_encoding_names())}."
-        ) from exc
+        ) from error
     eos = "<|endoftext|>" if eos_token is None else eos_token
     if eos not in encoding.special_tokens_set:
         raise ConfigError(
@@ -143,8 +146,8 @@ class SentencePieceTokenizer:
             raise ConfigError(f"--tokenizer: {where!r} is empty. Give a SentencePiece model.")
         try:
             self._processor = module.SentencePieceProcessor(model_proto=model)
-        except Exception as exc:  # the package raises RuntimeError, and others for other contents
-            raise ConfigError(f"--tokenizer: {where!r} is no SentencePiece model ({exc}).") from exc
+        except Exception as error:  # the package raises RuntimeError, and others for other contents
+            raise ConfigError(f"--tokenizer: {where!r} is no SentencePiece model ({error}).") from error
         eos_id = self._processor.eos_id() if eos_token is None else self._processor.piece_to_id(eos_token)
         known = eos_id >= 0 and (eos_token is None or self._processor.id_to_piece(eos_id) == eos_token)
         if not known and (need_eos or eos_token is not None):

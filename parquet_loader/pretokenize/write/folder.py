@@ -35,6 +35,9 @@ from .journal import JOURNAL_NAME, Journal
 from .lock import LOCK_NAME, Claim, claimed
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
+__all__ = ["OutputFolder", "is_part", "part_name"]
+
+
 _STAGING_PREFIX = "_staging-"
 _STAGING_NAME = f"{_STAGING_PREFIX}run"
 _PART = re.compile(r"part-\d{5,}\.parquet")

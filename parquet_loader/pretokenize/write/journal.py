@@ -27,6 +27,9 @@ from ..sources.base import Cursor
 from ..tokenizers.base import NOTHING_LOST, Lost
 from .manifest import BadEntry, FileEntry, Skipped
 
+__all__ = ["JOURNAL_NAME", "JOURNAL_VERSION", "Journal", "Phase", "Position", "differences"]
+
+
 JOURNAL_NAME = "journal.json"
 JOURNAL_VERSION = 1
 
@@ -94,8 +97,8 @@ class Journal:
                 position=Position(cursor=None if cursor is None else tuple(cursor), skipped=skipped, lost=lost, **at),
                 **values,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise DataError(f"not a run's journal ({exc!r}). Start anew with --overwrite.", path=name) from exc
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"not a run's journal ({error!r}). Start anew with --overwrite.", path=name) from error
 
 
 def differences(was: object, now: object, where: str = "") -> list[str]:

@@ -21,6 +21,9 @@ try:
 except ImportError:  # Windows: names, as on an object store
     fcntl = None  # type: ignore[assignment]
 
+__all__ = ["LOCK_NAME", "Claim", "claimed"]
+
+
 LOCK_NAME = "lock"
 
 
@@ -80,14 +83,14 @@ def _locked(path: str, name: str) -> int:
             # A run that ended in between has removed the file, and a lock on a removed file is no lock.
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 return descriptor
-        except BlockingIOError as exc:
+        except BlockingIOError as error:
             os.close(descriptor)
             raise ConfigError(
                 f"--output {name!r} is being written by another run. Wait for it, end it, or choose another folder."
-            ) from exc
+            ) from error
         except FileNotFoundError:
             pass
-        except OSError as exc:
+        except OSError as error:
             os.close(descriptor)
-            raise StorageError(f"cannot lock {path}: {exc}") from exc
+            raise StorageError(f"cannot lock {path}: {error}") from error
         os.close(descriptor)

@@ -10,6 +10,18 @@ from typing import Any
 from ...errors import DataError
 from ..tokenizers.base import NOTHING_LOST, Lost, TokenizerInfo
 
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "MAX_LISTED_BAD_RECORDS",
+    "BadEntry",
+    "Encoding",
+    "FileEntry",
+    "Manifest",
+    "Skipped",
+]
+
+
 MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
 
@@ -181,5 +193,5 @@ class Manifest:
                 lost=Lost(**values.get("lost", {})),
                 fingerprint=values.get("fingerprint", {}),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise DataError(f"not a manifest of tokenized files ({exc!r}).", path=MANIFEST_NAME) from exc
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"not a manifest of tokenized files ({error!r}).", path=MANIFEST_NAME) from error

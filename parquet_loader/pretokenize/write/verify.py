@@ -17,6 +17,9 @@ from ..tokenizers.base import Tokenizer
 from .folder import is_part
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
+__all__ = ["SAMPLES", "Verification", "verify_set"]
+
+
 SAMPLES = 3
 _SHOWN_TOKENS = 60
 
@@ -105,8 +108,8 @@ def _verify_file(
             column = parquet.read_row_group(group, use_threads=False).column(manifest.encoding.column).combine_chunks()
         except StorageError:
             raise
-        except (pa.ArrowException, OSError) as exc:
-            raise DataError(f"cannot be read: {exc}", path=name, row_group=group) from exc
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"cannot be read: {error}", path=name, row_group=group) from error
         largest = pc.max(column.values).as_py() if len(column.values) else 0
         if largest >= manifest.encoding.tokenizer.vocab_size:
             raise DataError(

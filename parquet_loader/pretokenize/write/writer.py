@@ -28,6 +28,19 @@ from .folder import OutputFolder, part_name
 from .manifest import Encoding, FileEntry, Manifest
 from .row_groups import plan_row_groups, starts_new_file
 
+__all__ = [
+    "LAYOUT",
+    "MAX_ROW_GROUP_TOKENS",
+    "METADATA_KEY",
+    "TOKEN_COLUMN",
+    "Layout",
+    "SetWriter",
+    "final_entries",
+    "renames",
+    "token_schema",
+]
+
+
 TOKEN_COLUMN = "tokens"
 METADATA_KEY = "parquet_loader.pretokenize"
 MAX_ROW_GROUP_TOKENS = (1 << 31) - 1  # the column's offsets are 32-bit
