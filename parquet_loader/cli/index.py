@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         'which every rank can be given: ParquetLoader(..., index="index.msgpack").',
     )
     index.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
-    index.add_argument("--output", required=True, help="the file to write; it appears when it is whole")
+    index.add_argument("--output", required=True, help="the file to write; it appears once it is complete")
     index.add_argument("--column", help="the token column, where it is not the only list of integers")
     index.add_argument(
         "--storage-options",

@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     reading("--revision", metavar="NAME", help="a branch, tag or commit of it")
     reading("--text-column", default="text", metavar="NAME", help="field or column that holds the text")
     reading("--text-unit", choices=get_args(TextUnit), default="line", help="what is one document in a .txt")
-    reading("--max-docs", type=int, metavar="N", help="stop after so many documents")
+    reading("--max-docs", type=int, metavar="N", help="stop after N documents")
     reading(
         "--on-bad-record", choices=("raise", "skip"), default="raise", help="invalid JSON, no field, wrong type, ..."
     )
@@ -81,26 +81,29 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the most bytes of a line or document; a longer one is a bad record",
     )
-    reading("--empty", choices=("keep", "skip"), default="keep", help="what becomes of a text without a character")
+    reading("--empty", choices=("keep", "skip"), default="keep", help="what to do with an empty text")
     dedup = parser.add_argument_group("duplicates").add_argument
-    dedup("--dedup", action="store_true", help="leave out texts that were there before, white space aside")
-    dedup("--hash", choices=HASH_NAMES, default="sha256", help="what tells them")
+    dedup("--dedup", action="store_true", help="skip texts that are the same as an earlier one, apart from white space")
+    dedup("--hash", choices=HASH_NAMES, default="sha256", help="the hash that detects duplicates")
     dedup("--seen-hashes", metavar="PATH", help="a file of the hashes of texts of other runs")
-    dedup("--write-seen-hashes", action="store_true", help="add this run's to that file")
+    dedup("--write-seen-hashes", action="store_true", help="add this run's hashes to that file")
     writing = parser.add_argument_group("what to write").add_argument
     writing("--output", required=True, metavar="FOLDER", help="folder to write, local or a URL")
     writing("--tokenizer", required=True, metavar="PATH|NAME", help="tokenizer.json, a folder with one, or a Hub name")
     writing("--append-eos", action="store_true", help="end every document with the end-of-document token")
-    writing("--eos-token", metavar="TOKEN", help="the end-of-document token, where it cannot be found by itself")
+    writing("--eos-token", metavar="TOKEN", help="the end-of-document token, if it cannot be found automatically")
     writing("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N", help="tokens of a row group")
     writing("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
-    writing("--overwrite", action="store_true", help="replace the files of a former run")
+    writing("--overwrite", action="store_true", help="replace the files of an earlier run")
     running = parser.add_argument_group("how to run").add_argument
     running("--engine", choices=get_args(EngineName), default="tokenizers", help="what encodes for a tokenizer.json")
     running("--workers", type=int, default=0, metavar="N", help="processes that encode; 0: the threads of this one")
     running("--batch-bytes", type=int, default=DEFAULT_BATCH_BYTES, metavar="N", help="bytes of text encoded at a time")
     running(
-        "--rank", type=int, metavar="N", help="which of several machines this is; torchrun, SLURM and Kubernetes tell"
+        "--rank",
+        type=int,
+        metavar="N",
+        help="which of several machines this is; known under torchrun, SLURM and Kubernetes",
     )
     running("--world-size", type=int, metavar="N", help="how many machines there are")
     running("--ray", nargs="?", const="local", metavar="ADDRESS", help="run the ranks as tasks of a Ray cluster")

@@ -166,7 +166,7 @@ def refuse_table(path: str) -> None:
         raise ConfigError(
             f"{path} is the log of a {kind} table: its folder may hold files that are not part of the table any more, "
             "and only the log tells which are; give the paths of its live files as a list, which the table's own "
-            "library names, or write the table anew as plain Parquet"
+            "library names, or rewrite the table as plain Parquet"
         )
 
 

@@ -167,6 +167,6 @@ def taken_error(what: str) -> CheckpointError:
     """Somebody asks for the position, or wants to go on from it, who does not know it."""
     return CheckpointError(
         f"{what}; give the state of the last batch to load_state_dict before iterating again: with_state=True puts it "
-        "into each batch. At the end of an epoch, as many workers go on by themselves, also those of "
+        "into each batch. At the end of an epoch, as many workers continue on their own, also those of "
         "persistent_workers=True"
     )

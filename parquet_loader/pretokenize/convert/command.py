@@ -46,9 +46,9 @@ class ConvertOptions:
     Attributes:
         input: a local folder or file.
         output: the folder to write, a local path or any fsspec URL.
-        format: one of `FORMATS`, or None to find out.
-        reading: what the files do not say themselves.
-        vocab_size: largest id + 1; None for 65,536 where ids lie in 16 bits.
+        format: one of `FORMATS`, or None to detect it.
+        reading: what the files do not say.
+        vocab_size: largest id + 1; None for 65,536 where ids are of 16 bits.
         tokenizer: the tokenizer's name, for the manifest; None for the one that the corpus names, or "unknown".
         eos_appended: whether every document ends with the end-of-document id; None where only chunks are sure to.
         row_group_tokens: tokens of a row group, about.
@@ -79,7 +79,7 @@ class ConvertOptions:
 
 
 def convert(options: ConvertOptions) -> Manifest:
-    """Convert a corpus, whole or not at all, and on from where the same conversion was ended.
+    """Convert a corpus, completely or not at all; resume where the same conversion stopped.
 
     Raises:
         ConfigError: an option that is missing or cannot work, or an output that is not empty or of other options.
@@ -106,15 +106,15 @@ def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:
     vocab_size = options.vocab_size
     if vocab_size is None:
         if corpus.bits > 16:
-            raise ConfigError(f"{options.input!r} holds ids of 32 bits: say --vocab-size N, the largest id + 1.")
+            raise ConfigError(f"{options.input!r} holds ids of 32 bits: give vocab_size=N, the largest id + 1.")
         vocab_size = 1 << 16
     if corpus.eos_id is not None and not 0 <= corpus.eos_id < vocab_size:
         raise ConfigError(
             f"the end-of-document id {corpus.eos_id:,} is not of a vocabulary of {vocab_size:,}. Give the right "
-            f"--eos-id or --vocab-size."
+            f"eos_id or vocab_size."
         )
     if options.eos_appended and corpus.eos_id is None:
-        raise ConfigError("--eos-appended says that an id ends every document: say which with --eos-id N.")
+        raise ConfigError("eos_appended=True says that an id ends every document: say which with eos_id=N.")
     info = TokenizerInfo(
         name=options.tokenizer or corpus.tokenizer or "unknown",
         sha256="",
@@ -178,8 +178,8 @@ def _write_parts(
             told = f"cuts the {tokens:,} tokens of {options.input!r} into no more than {documents:,} documents"
         if told is not None:
             warnings.warn(
-                f"the end-of-document id {corpus.eos_id} {told}. A document lies in one row group, which is read and "
-                f"shuffled as a whole. If another id ends documents, give it with --eos-id N and --overwrite.",
+                f"the end-of-document id {corpus.eos_id} {told}. A document is in one row group, which is read and "
+                f"shuffled as a whole. If another id ends documents, give eos_id=N and overwrite=True.",
                 PretokenizeWarning,
                 stacklevel=3,
             )
@@ -194,7 +194,7 @@ def _of_vocabulary(batch: TokenBatch, info: TokenizerInfo, file: Path) -> TokenB
         if least < 0 or largest >= info.vocab_size:
             wrong = least if least < 0 else largest
             raise DataError(
-                f"the id {wrong:,} is not of a vocabulary of {info.vocab_size:,}. Give the right --vocab-size, or the "
+                f"the id {wrong:,} is not of a vocabulary of {info.vocab_size:,}. Give the right vocab_size, or the "
                 f"dtype that the ids were written in.",
                 path=str(file),
             )
@@ -216,11 +216,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--input", required=True, metavar="PATH", help="a local folder or file")
     add("--output", required=True, metavar="FOLDER", help="folder to write, local or a URL")
-    add("--format", choices=FORMATS, help="what lies there; found out if you do not say")
+    add("--format", choices=FORMATS, help="the format of the input; detected if omitted")
     add("--column", metavar="NAME", help="the column of ids in Arrow and Parquet files")
     add("--dtype", choices=("uint16", "uint32", "int32", "int64"), help="of raw ids, where no file beside them says it")
     add("--eos-id", type=int, metavar="N", help="the id that ends a document")
-    add("--eos-appended", action="store_const", const=True, help="say that it ends every document")
+    add("--eos-appended", action="store_const", const=True, help="the id ends every document")
     add("--vocab-size", type=int, metavar="N", help="the largest id + 1")
     add("--tokenizer", metavar="NAME", help="the tokenizer's name, for the manifest, unless the corpus names it")
     add("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N")

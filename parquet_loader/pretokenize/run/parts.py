@@ -67,7 +67,8 @@ def open_seen_file(options: PretokenizeOptions) -> SeenFile | None:
     file = SeenFile(url=options.seen_hashes, hash_name=options.hash, storage_options=options.storage_options)
     if not options.write_seen_hashes and not file.exists():
         raise ConfigError(
-            f"--seen-hashes: there is no file {file.url!r}. Check the path, or give --write-seen-hashes to begin one."
+            f"seen_hashes={file.url!r}: there is no such file. Check the path, or give "
+            f"write_seen_hashes=True to begin one."
         )
     return file
 
@@ -227,19 +228,19 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
         ConfigError: what is there is of another run, and must not be overwritten.
     """
     journal, manifest = found.journal, found.manifest
-    not_empty = f"--output {found.output!r} is not empty: "
+    not_empty = f"output={found.output!r} is not empty: "
     if journal is not None:
         unfinished = journal.phase == "writing"
         changed = run.changes(journal.fingerprint, run.fingerprint, journal.position.skipped, complete=not unfinished)
         if changed and not run.overwrite:
             raise ConfigError(
                 f"{not_empty}it holds an unfinished run of other inputs or options ({few(changed)}). Give those again "
-                f"to go on with it, choose another folder, or give --overwrite to start anew."
+                f"to resume it, choose another folder, or give overwrite=True to start again."
             )
         if not changed and unfinished and found.files and not run.overwrite:
             raise ConfigError(
-                f"{not_empty}beside an unfinished run it holds {found.files[0]!r}. Give --overwrite, as that run had "
-                f"it, to go on and replace the old set."
+                f"{not_empty}beside an unfinished run it holds {found.files[0]!r}. Give overwrite=True, as that run "
+                f"had it, to resume and replace the old set."
             )
         return "fresh" if changed else "resume"
     if not found.files:
@@ -249,8 +250,8 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
             return "fresh"
         also = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
         raise ConfigError(
-            f"{not_empty}it holds {found.files[0]!r}{also}. Choose another folder, or give --overwrite to replace a "
-            f"former run's files."
+            f"{not_empty}it holds {found.files[0]!r}{also}. Choose another folder, or give overwrite=True to "
+            f"replace a former run's files."
         )
     changed = run.changes(manifest.fingerprint, run.expected, manifest.skipped, complete=True)
     if run.overwrite:
@@ -260,8 +261,8 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
         return "done" if ended and not changed else "fresh"
     if changed:
         raise ConfigError(
-            f"{not_empty}it holds a whole set of other inputs or options ({few(changed)}). Choose another folder, or "
-            f"give --overwrite to replace it."
+            f"{not_empty}it holds a complete set of other inputs or options ({few(changed)}). Choose another folder, "
+            f"or give overwrite=True to replace it."
         )
     return "done"
 

@@ -1,8 +1,8 @@
 """One set by many machines, which share nothing but the inputs and the output folder.
 
     step      run by      does
-    hash      every rank  the hash of every record of its files        only with --dedup
-    drops     one         which of all records are duplicates          only with --dedup
+    hash      every rank  the hash of every record of its files        only with dedup
+    drops     one         which of all records are duplicates          only with dedup
     encode    every rank  its files to parts, in a staging folder of its own; goes on after a kill, like any run
     finish    one         sees that all ranks are whole, moves their parts out in order, writes the manifest
 
@@ -175,7 +175,9 @@ def pretokenize_rank(
     output.refuse_inputs(source.files)
     if options.step in ("hash", "drops"):
         if not options.dedup:
-            raise ConfigError(f"step={options.step!r} is for dedup=True alone: give it, or go on with step='encode'.")
+            raise ConfigError(
+                f"step={options.step!r} is for dedup=True alone: give it, or continue with step='encode'."
+            )
         if _is_whole(source, output, options):
             return StepDone(message=f"The complete set is in {options.output} already.")
         return _hash(source, options) if options.step == "hash" else _find_drops(source, options)
@@ -329,7 +331,7 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
         )
     parts = tuple(part for journal in journals for part in journal.parts)
     if not parts:
-        raise ConfigError("the input holds no text: not one token came of it. Check the input and text_column.")
+        raise ConfigError("the input holds no text: it gave not one token. Check the input and text_column.")
     positions = [journal.position for journal in journals]
     position = replace(
         positions[-1],

@@ -178,12 +178,14 @@ class SeenFile:
         fields = raw[:_HEADER_BYTES].removeprefix(_MAGIC).split()
         is_ours = raw.startswith(_MAGIC) and len(raw) >= _HEADER_BYTES
         if not is_ours or len(fields) != 2 or not fields[1].isdigit():
-            raise DataError("not a file of seen hashes. Give one that --write-seen-hashes wrote.", path=self.url)
+            raise DataError("not a file of seen hashes. Give one that write_seen_hashes=True wrote.", path=self.url)
         if fields[0].decode() != self.hash_name:
-            problem = f"hashes of {fields[0].decode()!r}, not {self.hash_name!r}. Give --hash {fields[0].decode()}."
+            problem = f"hashes of {fields[0].decode()!r}, not {self.hash_name!r}. Give hash={fields[0].decode()!r}."
             raise DataError(problem, path=self.url)
         if len(raw) != _HEADER_BYTES + DIGEST_BYTES * int(fields[1]):
-            raise DataError(f"{len(raw):,} bytes do not hold its {int(fields[1]):,} hashes: cut short.", path=self.url)
+            raise DataError(
+                f"{len(raw):,} bytes do not hold its {int(fields[1]):,} hashes: it is cut short.", path=self.url
+            )
         return as_digests(raw[_HEADER_BYTES:])
 
     def extend(self, digests: Iterable[Digests]) -> None:

@@ -28,7 +28,7 @@ class Document:
     Attributes:
         record: its text and place.
         text_bytes: of its text, in UTF-8.
-        digest: its hash, or no bytes without ``--dedup``.
+        digest: its hash, or no bytes without ``dedup``.
         skipped: what was not written before it, all in all.
     """
 

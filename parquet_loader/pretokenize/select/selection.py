@@ -1,7 +1,7 @@
 """Which records become documents: bad ones, empty ones and duplicates fall out here, and are counted.
 
 records     a  b!  ""  a  c          b! is bad
-documents   a               c        with --on-bad-record skip, --empty skip and --dedup
+documents   a               c        with on_bad_record="skip", empty="skip" and dedup=True
 skipped     -               1 bad, 1 empty, 1 duplicate     what each document says was skipped before it
 """
 

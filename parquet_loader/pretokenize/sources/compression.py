@@ -50,8 +50,8 @@ def opened(filesystem: Filesystem, path: str, name: str, compression: str, offse
             yield stream
         except (gzip.BadGzipFile, zlib.error, EOFError, _ZstdDamaged) as error:
             raise DataError(
-                f"not a whole {compression} file ({error}). It is damaged, cut short, or something else under "
-                f"that name: fetch it again, or leave it out.",
+                f"not a complete {compression} file ({error}). It is damaged, cut short, or something else under "
+                f"that name: fetch it again, or omit it.",
                 path=name,
             ) from error
 

@@ -317,7 +317,7 @@ def _json_text(line: _Line, column: str) -> str:
         value = _json_value(line.text)
     except ValueError as error:
         raise DataError(
-            f"invalid JSON ({error}) in {_shorten(line.text)}. Each line must be one whole JSON object: "
+            f"invalid JSON ({error}) in {_shorten(line.text)}. Each line must be one complete JSON object: "
             f"correct or remove the line.",
             path=line.origin,
         ) from error

@@ -170,6 +170,6 @@ def refuse_control_ids(
         raise DataError(
             f"the text spells the special token {id_to_token(token_id)!r}, and this tokenizer makes its control id "
             f"{token_id} of it. Change the text, use a tokenizer that keeps it text, or, if it is the one that ends "
-            f"documents, name another with --eos-token.",
+            f"documents, name another with eos_token.",
             path=origins[document],
         )

@@ -4,7 +4,7 @@ gigatoken encodes about thirty times as fast as the ``tokenizers`` package, and 
 compared with the reference
 
     before the run    on the first documents, and on texts that spell the special tokens: where an id differs, the
-                      whole run goes with the reference, and a warning says so
+                      whole run uses the reference, and a warning says so
     during the run    on one document in 1,024, chosen by its own text, so that the choice is the same in every run:
                       where an id differs now, files may hold wrong ids already, and the run ends with an error
 """
@@ -69,7 +69,7 @@ class GigatokenTokenizer:
         if wrong is not None:
             raise DataError(
                 "gigatoken gives other ids than the tokenizers package for this document, so files written before may "
-                "hold wrong ids. Start anew with --engine tokenizers --overwrite.",
+                "hold wrong ids. Start again with engine='tokenizers' and overwrite=True.",
                 path=origins[wrong],
             )
         return batch
@@ -113,7 +113,7 @@ def with_engine(tokenizer: Tokenizer, engine: EngineName, source: Source) -> Tok
     if engine == "tokenizers":
         return tokenizer
     if not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise ConfigError(f"--engine {engine} is for a tokenizer.json, and {tokenizer.info.name!r} is none.")
+        raise ConfigError(f"engine={engine!r} is for a tokenizer.json, and {tokenizer.info.name!r} is none.")
     import_extra("gigatoken", "gigatoken")
     texts = [*_first_texts(source), *(f"a{token} {token}b" for token in tokenizer.control_tokens())]
     try:

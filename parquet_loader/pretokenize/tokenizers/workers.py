@@ -225,8 +225,8 @@ class _Worker:
         status = self._process.wait()
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         return WorkerError(
-            f"worker process {self._number} ended {how}. If the system ran out of memory, use fewer --workers or a "
-            f"smaller --batch-bytes. The same command goes on from the last finished file."
+            f"worker process {self._number} ended {how}. If the system ran out of memory, use fewer workers or a "
+            f"smaller batch_bytes. Rerun the same command to resume after the last finished file."
         )
 
     def stop(self) -> None:

@@ -89,7 +89,7 @@ class OutputFolder:
     def refuse_input(self, filesystem: Filesystem, path: str, name: str) -> None:
         """`refuse_inputs` of one file, on a filesystem of the same kind."""
         if relative_to(_real(filesystem, path), _real(self.filesystem, self._path)) is not None:
-            raise ConfigError(f"output {self.name!r} holds the input {name}. Choose another output folder.")
+            raise ConfigError(f"output={self.name!r} holds the input {name}. Choose another output folder.")
 
     def look(self) -> tuple[str, ...]:
         """What is in the folder, relative to it, but for the files of runs; changes nothing.
@@ -102,7 +102,7 @@ class OutputFolder:
         for each in there:
             if each.lower().endswith(".parquet") and not _is_ours(each) and not is_hidden(each):
                 raise ConfigError(
-                    f"--output {self.name!r} holds {each!r}, which no former run wrote and which would be read along "
+                    f"output={self.name!r} holds {each!r}, which no former run wrote and which would be read along "
                     f"with the new files. Remove it, or choose another folder."
                 )
         return tuple(each for each in there if not each.startswith(_STAGING_PREFIX))
@@ -126,15 +126,15 @@ class OutputFolder:
                 others.remove(_STAGING_NAME)
         if others:
             raise ConfigError(
-                f"--output {self.name!r} holds {others[0]!r}, of a run of another --world-size that is unfinished or "
-                f"under way. Go on with that one, choose another folder, or give --overwrite to drop it."
+                f"output={self.name!r} holds {others[0]!r}, of a run of another world_size that is unfinished or under "
+                f"way. Finish that run, choose another folder, or give overwrite=True to drop it."
             )
 
     def _list(self) -> list[str]:
         if not self.filesystem.exists(self._path):
             return []
         if self.filesystem.is_file(self._path):
-            raise ConfigError(f"--output {self.name!r} is a file. Choose a folder.")
+            raise ConfigError(f"output={self.name!r} is a file. Choose a folder.")
         relative = (relative_to(each, self._path) for each in self.filesystem.files_below(self._path))
         return sorted(each for each in relative if each)
 
@@ -220,8 +220,8 @@ class OutputFolder:
         raw = self._read(f"{self._staging}/{name}")
         if raw is None:
             raise StorageError(
-                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. Somebody has "
-                f"removed it: start anew with --overwrite."
+                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. It has "
+                f"been removed: start again with overwrite=True."
             )
         return raw
 
@@ -231,7 +231,7 @@ class OutputFolder:
         Raises:
             StorageError: it is not.
         """
-        self._check_sizes(self._path, files, "the manifest", "Bring the file back, or start anew with --overwrite.")
+        self._check_sizes(self._path, files, "the manifest", "Restore the file, or start again with overwrite=True.")
 
     def check_staged(self, parts: Sequence[FileEntry]) -> None:
         """Make sure that what the journal names is there, in its size.
@@ -239,7 +239,7 @@ class OutputFolder:
         Raises:
             StorageError: it is not.
         """
-        self._check_sizes(self._staging, parts, "the run's journal", "Start anew with --overwrite.")
+        self._check_sizes(self._staging, parts, "the run's journal", "Start again with overwrite=True.")
 
     def _check_sizes(self, folder: str, files: Sequence[FileEntry], by: str, remedy: str) -> None:
         for file in files:
@@ -247,7 +247,7 @@ class OutputFolder:
             size = self.filesystem.size(path)
             if size != file.size_bytes:
                 there = "is not there" if size is None else f"has {size:,} bytes"
-                raise StorageError(f"{self.display(path)} {there}, and {by} says {file.size_bytes:,} bytes. {remedy}")
+                raise StorageError(f"{self.display(path)} {there}; {by} says {file.size_bytes:,} bytes. {remedy}")
 
     def _read(self, path: str) -> bytes | None:
         try:

@@ -87,7 +87,9 @@ class Journal:
         try:
             values = json.loads(text)
             if values.pop("version") != JOURNAL_VERSION:
-                raise DataError("written by another version of the library. Start anew with --overwrite.", path=name)
+                raise DataError(
+                    "written by another version of the library. Start again with overwrite=True.", path=name
+                )
             at = values.pop("position")
             cursor, skipped = at.pop("cursor"), Skipped(**at.pop("skipped"))
             lost = Lost(**at.pop("lost", {}))  # journals that were written before it was counted have none
@@ -98,7 +100,7 @@ class Journal:
                 **values,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"not a run's journal ({error!r}). Start anew with --overwrite.", path=name) from error
+            raise DataError(f"not a run's journal ({error!r}). Start again with overwrite=True.", path=name) from error
 
 
 def differences(was: object, now: object, where: str = "") -> list[str]:

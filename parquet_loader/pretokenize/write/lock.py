@@ -49,7 +49,7 @@ class Claim:
         except PathNotFoundError:
             there = b""
         if there != self._token:
-            raise StorageError(f"another run has taken over --output {self._name!r}: this one ends here.")
+            raise StorageError(f"another run has taken over output={self._name!r}: this one ends here.")
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _locked(path: str, name: str) -> int:
         except BlockingIOError as error:
             os.close(descriptor)
             raise ConfigError(
-                f"--output {name!r} is being written by another run. Wait for it, end it, or choose another folder."
+                f"output={name!r} is being written by another run. Wait for it, end it, or choose another folder."
             ) from error
         except FileNotFoundError:
             pass

@@ -96,9 +96,9 @@ class Skipped:
     """Records that were read and not written.
 
     Attributes:
-        duplicates: by ``--dedup``.
-        empty: texts without a character, by ``--empty skip``.
-        bad: by ``--on-bad-record skip``.
+        duplicates: by ``dedup``.
+        empty: texts without a character, by ``empty="skip"``.
+        bad: by ``on_bad_record="skip"``.
     """
 
     duplicates: int = 0

@@ -171,7 +171,7 @@ class SetWriter:
             self._write_group(_joined(self._waiting))
         self._close_part()
         if not self._entries and not may_be_empty:
-            raise ConfigError("the input holds no text: not one token came of it. Check the input and --text-column.")
+            raise ConfigError("the input holds no text: it gave not one token. Check the input and text_column.")
         return tuple(self._entries)
 
     def finish(self) -> Manifest:

@@ -422,7 +422,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
-    with pytest.raises(ConfigError, match=r"is not empty: it holds 'notes'\. .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"is not empty: it holds 'notes'\. .*overwrite=True"):
         pretokenize(options(jsonl(["x"])))
     assert names_in(tmp_path / "out") == ["notes"]
 

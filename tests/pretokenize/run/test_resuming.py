@@ -268,7 +268,7 @@ def test_other_options_are_refused_and_named(
     with pytest.raises(ConfigError) as caught:
         pretokenize(options(**changes))
     assert difference in str(caught.value)
-    assert "--overwrite" in str(caught.value)
+    assert "overwrite=True" in str(caught.value)
     assert contents(tmp_path / "out") == before
 
 
@@ -295,7 +295,7 @@ def test_overwriting_starts_anew_and_keeps_the_old_set_until_the_new_is_whole(
     old = contents(tmp_path / "out")
     stop_after(options(append_eos=False, overwrite=True), 300)
     assert {name: content for name, content in contents(tmp_path / "out").items() if "_staging" not in name} == old
-    with pytest.raises(ConfigError, match="--overwrite, as that run had it"):
+    with pytest.raises(ConfigError, match="overwrite=True, as that run had it"):
         pretokenize(options(append_eos=False))
     pretokenize(options("quiet", append_eos=False))
     pretokenize(options(append_eos=False, overwrite=True))
@@ -334,7 +334,7 @@ def test_a_finished_part_that_is_gone_or_cut_is_noticed(
     stop_after(options(), 300)
     part = tmp_path / "out" / "_staging-run" / "0.parquet"
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(StorageError, match=r"0\.parquet has .* bytes, and the run's journal says"):
+    with pytest.raises(StorageError, match=r"0\.parquet has .* bytes; the run's journal says"):
         pretokenize(options())
     part.unlink()
     with pytest.raises(StorageError, match=r"0\.parquet"):
@@ -444,10 +444,10 @@ def test_seen_hashes_that_cannot_be_used_are_refused(
     tmp_path: Path, options: Callable[..., PretokenizeOptions]
 ) -> None:
     seen = tmp_path / "seen"
-    with pytest.raises(ConfigError, match=r"there is no file .*--write-seen-hashes to begin one"):
+    with pytest.raises(ConfigError, match=r"there is no such file.*write_seen_hashes=True to begin one"):
         pretokenize(options(dedup=True, seen_hashes=str(seen)))
     pretokenize(options("a", dedup=True, seen_hashes=str(seen), write_seen_hashes=True))
-    with pytest.raises(DataError, match=r"hashes of 'sha256', not 'md5'. Give --hash sha256"):
+    with pytest.raises(DataError, match=r"hashes of 'sha256', not 'md5'. Give hash='sha256'"):
         pretokenize(options("b", dedup=True, hash="md5", seen_hashes=str(seen)))
     seen.write_bytes(seen.read_bytes()[:-3])
     with pytest.raises(DataError, match="cut short"):
