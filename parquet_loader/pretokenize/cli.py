@@ -180,8 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options, place = _options(given)
             with reporting() as progress:
                 if "ray" in given:
-                    shards = given.get("world_size")
-                    summary: Summary | StepDone = pretokenize_on_ray(options, address=given["ray"], shards=shards)
+                    size = given.get("world_size")
+                    summary: Summary | StepDone = pretokenize_on_ray(options, address=given["ray"], world_size=size)
                 elif options.world_size > 1:
                     summary = pretokenize_rank(options, progress=progress)
                 else:

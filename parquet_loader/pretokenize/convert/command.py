@@ -24,7 +24,7 @@ from ...storage.secrets import Location
 from ..cli import signals_as_interrupts, warnings_as_lines
 from ..names import as_arguments
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS, check_sizes
-from ..run.parts import Run, begin, publish
+from ..run.shards import Run, begin, publish
 from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, Position
@@ -98,7 +98,7 @@ def convert(options: ConvertOptions) -> Manifest:
         if isinstance(journal, Manifest):
             return journal
         if journal.phase == "writing":
-            journal = _write_parts(corpus, encoding, output, journal, options)
+            journal = _write_shards(corpus, encoding, output, journal, options)
         return publish(output, journal, encoding, staged_in=output.staging_name)
 
 
@@ -145,16 +145,16 @@ def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions)
     }
 
 
-def _write_parts(
+def _write_shards(
     corpus: Corpus, encoding: Encoding, output: OutputFolder, journal: Journal, options: ConvertOptions
 ) -> Journal:
-    """Write the parts that are not there yet; returns the journal, which then says that all are."""
+    """Write the missing shards; returns the journal, which then names them all."""
 
-    def commit(part: FileEntry) -> None:
+    def commit(shard: FileEntry) -> None:
         nonlocal journal
-        parts = (*journal.parts, part)
-        documents, tokens = sum(each.documents for each in parts), sum(each.tokens for each in parts)
-        journal = replace(journal, parts=parts, position=Position(cursor=(documents, tokens), documents=documents))
+        shards = (*journal.parts, shard)
+        documents, tokens = sum(each.documents for each in shards), sum(each.tokens for each in shards)
+        journal = replace(journal, parts=shards, position=Position(cursor=(documents, tokens), documents=documents))
         output.write_journal(journal)
 
     with SetWriter(
@@ -163,7 +163,7 @@ def _write_parts(
         row_group_tokens=options.row_group_tokens,
         file_tokens=options.file_tokens,
         finished=journal.parts,
-        on_part=commit,
+        on_shard=commit,
     ) as writer:
         for file, batch in corpus.documents(journal.position.cursor or (0, 0)):
             writer.add(_of_vocabulary(batch, encoding.tokenizer, file))

@@ -1,7 +1,7 @@
 """A whole run: records to batches of text, batches to tokens, tokens to files; resumed where an earlier run stopped.
 
-    begin -> write_parts -> all parts there, journal "removing" -> the old set goes, journal "moving"
-          -> parts and manifest come -> staging goes
+    begin -> write_shards -> all shards there, journal "removing" -> the old set goes, journal "moving"
+          -> shards and manifest come -> staging goes
 
 While the tokenizer's threads or processes work on the next batches, the main thread writes one, and another reads those
 after. Reading, choosing and writing are one stream, so what comes out does not depend on how many workers encode.
@@ -23,8 +23,8 @@ from ..tokenizers.gigatoken import with_engine
 from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
 from ..write.manifest import Manifest
-from .parts import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_parts
 from .progress import Progress
+from .shards import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_shards
 
 __all__ = ["Summary", "pretokenize", "tokenize_source"]
 
@@ -151,9 +151,9 @@ def tokenize_source(
                 seen_before=seen_before,
                 progress=progress,
             )
-            journal = write_parts(job, journal)
+            journal = write_shards(job, journal)
         if seen_file is not None and options.write_seen_hashes:
             # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
-            seen_file.extend(as_digests(output.read_staged(seen_name(part))) for part in journal.parts)
+            seen_file.extend(as_digests(output.read_staged(seen_name(shard))) for shard in journal.parts)
         manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
     return manifest, earlier_bytes

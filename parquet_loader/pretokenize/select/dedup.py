@@ -1,4 +1,4 @@
-"""Exact duplicates: texts that are the same but for white space, told by a hash of 128 bits.
+"""Exact duplicates: texts that are the same except for white space, detected by a hash of 128 bits.
 
     text        "a  b\\n"  "a b"  "c"
     normalised  "a b"     "a b"  "c"      runs of white space are one space, none at the ends
@@ -170,7 +170,7 @@ class SeenFile:
         """The digests in it.
 
         Raises:
-            DataError: something else, a part of a file, or digests of another hash.
+            DataError: something else, an incomplete file, or digests of another hash.
             PathNotFoundError: no such file.
         """
         filesystem, path = open_filesystem(self.url, self.storage_options)

@@ -82,7 +82,7 @@ class FileSource(Source):
         return {"kinds": kinds, "text_column": self.text_column, "text_unit": self.text_unit, "files": files}
 
     def shard(self, rank: int, world_size: int) -> FileSource:
-        """The whole files of one rank: a run of them, in order, of about as many bytes as every other rank's.
+        """One rank's share: consecutive whole files, in order, of about as many bytes as every other rank's.
 
         Sizes 4 1 1 2 on two ranks: the middles of the files, 2 4.5 5.5 7, halve into 4 | 1 1 2.
         """

@@ -1,7 +1,7 @@
 """Records out of a data set of the Hugging Face Hub, streamed by the ``datasets`` package.
 
 ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, tokens and caches are that package's own affair. The cursor is the number of rows
-read; going on skips them, and whole files of them where ``datasets`` can. The revision is made a commit when the
+read; resuming skips them, and whole files of them where ``datasets`` can. The revision is made a commit when the
 data set is opened, so that a set that changes on the Hub is noticed and never mixed.
 """
 

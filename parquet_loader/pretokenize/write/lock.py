@@ -1,7 +1,7 @@
 """One run at a time in a folder.
 
-On a disk it is a lock of the operating system on a file, which ends with the process however that ends: whoever comes
-second is refused, and whoever comes after a SIGKILL is not. An object store has no such lock; there the last to come
+On a disk it is a lock of the operating system on a file, which ends with the process however that ends: a second
+run is refused, and a run after a SIGKILL is not. An object store has no such lock; there the last to come
 leaves its name, and the one before finds another's name when it next wants to write its journal, and ends.
 """
 
@@ -37,7 +37,7 @@ class Claim:
         self._token = token
 
     def check(self) -> None:
-        """Refuse to go on where another run has taken the folder over.
+        """Refuse to continue where another run has taken the folder over.
 
         Raises:
             StorageError: it has.

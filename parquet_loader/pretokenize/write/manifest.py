@@ -124,7 +124,7 @@ MAX_LISTED_BAD_RECORDS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole set: written last, so that a folder that has one is complete.
+    """What describes a set: written last, so that a folder that has one is complete.
 
     Attributes:
         encoding: how text became tokens.

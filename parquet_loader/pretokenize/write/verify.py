@@ -14,7 +14,7 @@ from ...errors import DataError, PathNotFoundError, StorageError
 from ...storage.filesystems import open_filesystem, relative_to
 from ...storage.secrets import Location
 from ..tokenizers.base import Tokenizer
-from .folder import is_part
+from .folder import is_shard
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
 __all__ = ["SAMPLES", "Verification", "verify_set"]
@@ -64,7 +64,7 @@ def verify_set(
     path, folder = path.rstrip("/"), Location(folder).rstrip("/")
     manifest = Manifest.from_json(filesystem.read(f"{path}/{MANIFEST_NAME}"))
     inside = {relative_to(file, path) or "" for file in filesystem.files_below(path)}
-    there = {each for each in inside if is_part(each)}
+    there = {each for each in inside if is_shard(each)}
     missing = sorted({entry.name for entry in manifest.files} ^ there)
     if missing:
         raise PathNotFoundError(
