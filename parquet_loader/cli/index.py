@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="for the filesystem of a URL; secrets are better in "
         "the environment, since other users may see a command's arguments",
     )
-    index.add_argument("--threads", type=_positive, default=16, help="footers read at once (%(default)s)")
+    index.add_argument("--threads", type=_positive, default=16, help="footers read concurrently (%(default)s)")
     index.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
     index.add_argument(
         "--recount",

@@ -70,7 +70,7 @@ def group_cost(
         peak = max(peak, chunk_bytes + block + joined_block + 2 * offsets)
         block = joined_block
     documents = min(rows, inside) + 1 + cuts
-    # Cutting makes borders, words, a permutation and offsets, some of each at once.
+    # Cutting makes borders, words, a permutation and offsets, several of them at the same time.
     cutting = joined * itemsize + documents * 6 * _BORDER_BYTES + _OBJECTS_BYTES
     return GroupCost(
         fetch=max(peak - block, chunk_bytes),
@@ -81,7 +81,7 @@ def group_cost(
 
 
 def required_bytes(config: EngineConfig, window: int) -> int:
-    """A budget within which any window of so many row groups can be loaded, whichever row groups it consists of.
+    """A budget within which any window of that many row groups can be loaded, whichever row groups it consists of.
 
     While the consumer waits for a task, what is held is the window's slices so far, the blocks of the one band that
     lies across the border to that task, and the task:

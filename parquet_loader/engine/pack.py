@@ -74,7 +74,7 @@ class Taken:
     whole: bool
 
     def moved(self, tokens: int) -> Taken:
-        """What rows that begin so many tokens later have of it."""
+        """What rows that begin ``tokens`` later have of it."""
         first, last = self.columns
         columns = max(0, first - tokens), max(0, last - tokens)
         return Taken(self.spans, self.documents, self.positions + tokens, columns, self.whole)

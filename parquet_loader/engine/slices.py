@@ -7,7 +7,7 @@ The window's tokens are one stretch; row groups and lanes cut it differently:
     bands          │   A   │   B   │   C   │   D       ...
 
 A *band* is a run of lanes that is cut in one go, as soon as the row groups that it lies in are decoded: as many lanes
-as one row group holds whole, or else the lane across its end with what it takes of the neighbours. Row groups are
+as one row group holds completely, or else the lane across its end with what it takes of the neighbours. Row groups are
 released when the last band that lies in them is cut.
 
 In a band, document borders and lane borders are merged, so that a document which a lane border falls in becomes two
