@@ -56,18 +56,18 @@ class Batch:
         Returns:
             ``(row_splits, columns)``, int64: row i has documents (or fragments, where a slice border cut one) that
             begin at ``columns[row_splits[i]:row_splits[i + 1]]``, rising. Column 0 is listed only where a document
-            really begins there; else the row goes on with the document that its lane's row before ended in.
+            really begins there; else the row continues the document that its lane's row before ended in.
         """
         return document_starts(self.taken, len(self.tokens))
 
     def documents(self, columns: int | None = None) -> Documents:
         """The documents of the rows, for `Documents.position_ids`, ``document_ids``, ``cu_seqlens`` and ``max_seqlen``.
 
-        Computed when called: keep it to ask for several of them. Padding is a document by itself.
+        Computed when called: keep it to ask for several of them. Padding is a document of its own.
 
         Args:
-            columns: of the rows' first so many columns: with ``overlap=1`` give ``seq_len``, to have those of the
-                inputs ``tokens[:, :-1]``. None for all of them.
+            columns: only of this many first columns of the rows: with ``overlap=1`` give ``seq_len``, to have those of
+                the inputs ``tokens[:, :-1]``. None for all of them.
 
         Raises:
             ConfigError: more columns than rows have, or none.

@@ -35,7 +35,7 @@ class TokenBlock:
 
 
 def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
-    """Memory of pyarrow's pool, shape ``(count,)``, of any content. The pool gives a freed block to the next that asks;
+    """Memory of pyarrow's pool, shape ``(count,)``, uninitialised. The pool gives a freed block to the next that asks;
     from the system it would be fresh pages every time, which take longer to get than to fill.
     """
     dtype = np.dtype(dtype)
@@ -63,7 +63,7 @@ def append_eos(block: TokenBlock, eos_id: int) -> TokenBlock:
 
 
 def as_binary(tokens: TokenArray, offsets: IntArray) -> pa.LargeBinaryArray:
-    """Documents as byte strings, without a copy of the tokens: what lets one C++ call move whole documents."""
+    """Documents as byte strings, without a copy of the tokens: so that one C++ call moves whole documents."""
     scaled = offsets * tokens.itemsize
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(scaled), pa.py_buffer(tokens)]

@@ -1,4 +1,4 @@
-"""Where documents lie in rows, in the forms that models take.
+"""Where documents are in rows, in the forms that models take.
 
 Two rows of five tokens. Document b begins in row 0, ends in row 1, and c follows it:
 
@@ -9,7 +9,7 @@ Two rows of five tokens. Document b begins in row 0, ends in row 1, and c follow
     cu_seqlens       0        3                5                   7        10
     first labels     *        *                                    *
 
-Attention does not reach from one row into another, so what goes on from the row before is a stretch of its own: its
+Attention does not reach from one row into another, so what continues from the row before is a stretch of its own: its
 positions begin at 0 again. Only its label is no first one, since its document began earlier.
 """
 

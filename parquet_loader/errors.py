@@ -7,10 +7,10 @@
     │   └── FileChangedError                  not the file that was indexed
     ├── DataError                             readable, but not what it should be: names file, row group, column
     ├── CheckpointError (ValueError)
-    │   ├── CheckpointDamagedError            the bytes are not a whole checkpoint
-    │   └── CheckpointMismatchError           a whole checkpoint, of another run, step or version
+    │   ├── CheckpointDamagedError            the bytes are not a complete checkpoint
+    │   └── CheckpointMismatchError           a valid checkpoint, of another run, step or version
     ├── LoaderClosedError (RuntimeError)      use after close()
-    └── LoaderInUseError (RuntimeError)       use by two threads at once
+    └── LoaderInUseError (RuntimeError)       use by two threads at the same time
 
 Errors of pyarrow, fsspec and the operating system are translated once, where they enter, and kept as ``__cause__``.
 """
@@ -64,7 +64,7 @@ class DataError(ParquetLoaderError):
 
     Attributes:
         path: the file, relative to the dataset's root.
-        row_group: the row group's number within the file, or None where the whole file is meant.
+        row_group: the row group's number within the file, or None for the whole file.
         column: the column's name, or None where no one column is meant.
     """
 
@@ -93,11 +93,11 @@ class CheckpointError(ParquetLoaderError, ValueError):
 
 
 class CheckpointDamagedError(CheckpointError):
-    """Bytes that are not a whole checkpoint."""
+    """Bytes that are not a complete checkpoint."""
 
 
 class CheckpointMismatchError(CheckpointError):
-    """A whole checkpoint that belongs to another run, step, rank or version."""
+    """A valid checkpoint that belongs to another run, step, rank or version."""
 
 
 class LoaderClosedError(ParquetLoaderError, RuntimeError):
@@ -105,7 +105,7 @@ class LoaderClosedError(ParquetLoaderError, RuntimeError):
 
 
 class LoaderInUseError(ParquetLoaderError, RuntimeError):
-    """A loader that two threads asked for a batch at once."""
+    """A loader that two threads asked for a batch at the same time."""
 
 
 class PretokenizeWarning(UserWarning):

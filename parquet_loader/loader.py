@@ -42,7 +42,7 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 class ParquetLoader:
     """Packed, shuffled sequences from tokenized Parquet, the same for any number of ranks, resumable exactly.
 
-    ``for batch in loader`` gives the rest of the current epoch and then ends; the next ``for`` goes on. Lanes are
+    ``for batch in loader`` gives the rest of the current epoch and then ends; the next ``for`` continues. Lanes are
     endless streams cut to rows: every row is full, and an epoch's last row may end with the next epoch's first tokens.
 
     Args:
@@ -61,15 +61,15 @@ class ParquetLoader:
         uneven: allow a world size that does not divide ``lanes``; see `Batch.weight`.
         overlap: 1 makes rows of ``seq_len + 1`` tokens that still advance by ``seq_len``, so that inputs ``row[:-1]``
             and shifted labels ``row[1:]`` cost no token.
-        epochs: the run ends after so many, and further loops give nothing; None for no end. 1 is for evaluation.
+        epochs: the run ends after this many, and further loops give nothing; None for no end. 1 is for evaluation.
         tail: how it ends then, after equally many batches on all ranks. ``"pad"`` delivers every token, and fills the
             last batch up with zeros; see `Batch.lengths`. ``"drop"`` leaves out the last tokens that fill no batch.
-        skip_batches: begin after so many batches, for a run that stored no state but a count: of samples, divide it by
-            ``lanes``. A state that is loaded counts by itself.
+        skip_batches: begin after this many batches, for a run that stored only a count, not a state; divide a count of
+            samples by ``lanes``. A loaded state brings its own count.
         budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices.
         threads: that decode; None for as many as leave a core to the consumer, from 1 to 4.
-        requests: column chunks read at once; None for as many as `threads` where the files are local, and for 16 over
-            a network.
+        requests: column chunks read concurrently; None for as many as `threads` where the files are local, and for 16
+            over a network.
         retry_seconds: how long a request over a network is tried again once it has failed, before the error is raised.
         dtype: of the tokens that come out, any NumPy integer type; an id that does not fit is an error.
         storage_options: for the fsspec filesystem of a URL.
@@ -83,7 +83,8 @@ class ParquetLoader:
         StorageError: a path that is not there or cannot be read.
         DataError: a file that is no readable Parquet, or holds token ids that are out of range by its statistics.
 
-    Not safe to use from several threads at once. After a fork the child goes on by itself from the same position.
+    Not safe to use from several threads at the same time. After a fork the child continues on its own from the same
+    position.
     """
 
     def __init__(self, source: Source, **options: Unpack[LoaderKeywords]) -> None:
@@ -284,7 +285,7 @@ class ParquetLoader:
         One rank's part that was not merged is taken on the same rank of as many ranks only.
 
         Raises:
-            CheckpointDamagedError: not the bytes of a whole checkpoint.
+            CheckpointDamagedError: not the bytes of a complete checkpoint.
             CheckpointMismatchError: of another run, rank or version.
         """
         state, rank, world_size = open_checkpoint(checkpoint)
@@ -358,7 +359,7 @@ class ParquetLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the threads: a copy goes on by itself from the same position."""
+        """All except the threads: a copy continues on its own from the same position."""
         return self.__dict__ | {"_engine": None, "_counters": Counters()}
 
     def __repr__(self) -> str:

@@ -51,7 +51,7 @@ def _of_the_batch(config: EngineConfig, seq_len: int, overlap: int, tail: str) -
     order = config.order
     beyond = (
         overlap if config.epochs is not None and tail == "drop" else 0
-    )  # an endless run goes on with the next epoch
+    )  # an endless run continues with the next epoch
     batch = order.lanes * (seq_len + beyond)
     tokens = order.total * (config.epochs or 1)
     if tokens >= batch:

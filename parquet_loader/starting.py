@@ -12,6 +12,9 @@ import sys
 from itertools import pairwise
 from types import FrameType
 
+__all__ = ["end_if_interrupted", "is_command", "take_over"]
+
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -93,7 +93,7 @@ class TokenBatches:
                 if self._given >= len(self):
                     return
             if self._tokens.epoch == epoch:
-                return  # of a run of so many ``epochs``, which is over
+                return  # of a run of ``epochs``, which is over
 
     def _loader(self) -> Any:
         if not self._workers:
@@ -144,7 +144,7 @@ class TokenBatches:
         steps = integer_of(state["steps"])
         if steps is None or steps < 0:
             raise CheckpointError(f"not a state of TokenBatches: its steps are {state['steps']!r}")
-        inner = state["position"]  # a state by itself, before its values stood beside the steps
+        inner = state["position"]  # a bare state, from before its values stood beside the steps
         self._tokens.load_state_dict(inner if isinstance(inner, Mapping) else state)
         self._state = self._tokens.state_dict()
         self._given = steps * max(1, self._workers)
@@ -166,7 +166,7 @@ def position_callback(batches: TokenBatches) -> Any:
     """A callback for Hugging Face's ``Trainer`` that keeps the position in the trainer's own checkpoints.
 
     It is written with ``trainer_state.json``, by rank 0, and loaded on every rank before the first batch. The Trainer
-    is told not to skip batches by itself (``ignore_data_skip``), which it does by reading them.
+    is told not to skip batches on its own (``ignore_data_skip``), which it does by reading them.
 
     Raises:
         CheckpointError: when training resumes from a checkpoint that holds no position, or one of another run.

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         'which every rank can be given: ParquetLoader(..., index="index.msgpack").',
     )
     index.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
-    index.add_argument("--output", required=True, help="the file to write; it appears when it is whole")
+    index.add_argument("--output", required=True, help="the file to write; it appears once it is complete")
     index.add_argument("--column", help="the token column, where it is not the only list of integers")
     index.add_argument(
         "--storage-options",
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="for the filesystem of a URL; secrets are better in "
         "the environment, since other users may see a command's arguments",
     )
-    index.add_argument("--threads", type=_positive, default=16, help="footers read at once (%(default)s)")
+    index.add_argument("--threads", type=_positive, default=16, help="footers read concurrently (%(default)s)")
     index.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
     index.add_argument(
         "--recount",

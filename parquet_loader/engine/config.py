@@ -26,8 +26,8 @@ class EngineConfig:
         held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
         bound: one past the largest token id allowed; fits `held_dtype`.
         eos_id: appended to every document where it is not None.
-        threads: row groups decoded at once.
-        requests: row groups read at once.
+        threads: row groups decoded concurrently.
+        requests: row groups read concurrently.
         budget_bytes: the most that is ever held.
         epochs: no more than these are read; None for no end.
     """

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .config import EngineConfig
-from .slices import PART_TOKENS
+from .slices import BAND_TOKENS
 
 __all__ = ["TASK_BYTES", "GroupCost", "group_cost", "kept_by_threads", "required_bytes"]
 
 # Row groups that follow each other and hold less than this together are one task: tiny ones do not cost a task each.
 TASK_BYTES = 1 << 20
 _BORDER_BYTES = 8
-_OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a block or a part
+_OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a block or a band
 _GROUP_BYTES = 4 << 10  # more than what does not depend on a row group's size in `GroupCost.block`
 
 
@@ -24,7 +24,7 @@ class GroupCost:
 
     Attributes:
         fetch: its chunk, and what decoding needs beside chunk and block; released once decoded.
-        block: the decoded block, and what cutting it needs; released when the last part that lies in it is cut.
+        block: the decoded block, and what cutting it needs; released when the last band that lies in it is cut.
         slices: its share of the slices; released when the window has been used up.
     """
 
@@ -56,7 +56,7 @@ def group_cost(
         chunk_bytes, rows, tokens: of the row group, tokens without EOS.
         stored_itemsize: bytes that a token takes as it is stored.
         inside: tokens of it that the lanes take.
-        joined: those of them that are in parts which lie in several row groups.
+        joined: those of them that are in bands which lie in several row groups.
         cuts: lane borders that fall in it.
     """
     itemsize, offsets = config.held_dtype.itemsize, (rows + 1) * _BORDER_BYTES
@@ -70,24 +70,24 @@ def group_cost(
         peak = max(peak, chunk_bytes + block + joined_block + 2 * offsets)
         block = joined_block
     documents = min(rows, inside) + 1 + cuts
-    # Cutting makes borders, words, a permutation and offsets, some of each at once.
+    # Cutting makes borders, words, a permutation and offsets, several of them at the same time.
     cutting = joined * itemsize + documents * 6 * _BORDER_BYTES + _OBJECTS_BYTES
     return GroupCost(
         fetch=max(peak - block, chunk_bytes),
         block=block + cutting,
-        # Where documents begin is there twice while the parts' are put together.
+        # Where documents begin is there twice while the bands' are put together.
         slices=inside * itemsize + (documents + cuts) * 2 * _BORDER_BYTES,
     )
 
 
 def required_bytes(config: EngineConfig, window: int) -> int:
-    """A budget within which any window of so many row groups can be loaded, whichever row groups it consists of.
+    """A budget within which any window of that many row groups can be loaded, whichever row groups it consists of.
 
-    While the consumer waits for a task, what is held is the window's slices so far, the blocks of the one part that
+    While the consumer waits for a task, what is held is the window's slices so far, the blocks of the one band that
     lies across the border to that task, and the task:
 
         row groups   │ slices │ slices │ slices + block ┊ slices + block + fetch
-                                             └──── one part ────┘
+                                             └──── one band ────┘
     """
     index, order, lanes = config.index, config.order, config.last - config.first
     window = min(window, len(index))
@@ -96,7 +96,7 @@ def required_bytes(config: EngineConfig, window: int) -> int:
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
     documents = min(window_rows, share) + window + 2 * lanes + 2
     slices = share * config.held_dtype.itemsize + documents * 2 * _BORDER_BYTES
-    part = min(share, max(PART_TOKENS, window_tokens // order.lanes + 1))
+    band = min(share, max(BAND_TOKENS, window_tokens // order.lanes + 1))
 
     def held(chunk_bytes: int, rows: int, tokens: int) -> GroupCost:
         inside = min(tokens + rows, share)
@@ -107,15 +107,15 @@ def required_bytes(config: EngineConfig, window: int) -> int:
             tokens=tokens,
             stored_itemsize=max(layout.dtype.itemsize for layout in index.layouts),
             inside=inside,
-            joined=min(inside, 2 * part),
+            joined=min(inside, 2 * band),
             cuts=lanes + 1,
         )
 
-    # The part holds an end of one row group and the whole of as many others as fit into it.
-    groups = min(window - 1, 1 + int(np.searchsorted(np.cumsum(ascending), part, side="right")))
+    # The band holds an end of one row group and the whole of as many others as fit into it.
+    groups = min(window - 1, 1 + int(np.searchsorted(np.cumsum(ascending), band, side="right")))
     across = 0
     if groups:
-        tokens = min(int(most_tokens[-1]) + part, int(most_tokens[-groups:].sum()))
+        tokens = min(int(most_tokens[-1]) + band, int(most_tokens[-groups:].sum()))
         across = held(0, int(most_rows[-groups:].sum()), tokens).block + groups * _GROUP_BYTES
     task = held(int(index.length.max()), int(most_rows[-1]), int(most_tokens[-1]))
     return kept_by_threads(config) + slices + across + max(task.fetch + task.block, 2 * TASK_BYTES)

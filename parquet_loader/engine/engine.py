@@ -2,8 +2,8 @@
 
 For each window it plans which row groups the lanes' stretch touches, and makes tasks of them for the prefetcher:
 
-    task   read ──► decode ──► cut every part that is now whole ──► release the row groups no part needs any more
-    held   chunk    + block    + slices                             - chunk - block
+    task   read ──► decode ──► cut every complete band ──► release row groups that no band needs any more
+    held   chunk    + block    + slices                    - chunk - block
 
 When all tasks of a window have come out, its slices go to the packer, which gives their bytes back once the rows have
 been copied from them. So what is held is fetched bytes, decoded blocks and shuffled slices, and each is counted.
@@ -27,7 +27,7 @@ from .cost import kept_by_threads
 from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import Read, TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
-from .slices import Part, Slices, cut_part
+from .slices import Band, Slices, cut_band
 
 __all__ = ["Engine"]
 # Beside the window in use and the next one, further ones are read ahead as long as all that is ahead costs no more than
@@ -53,7 +53,7 @@ class _Shared:
 
 
 class _WindowJob:
-    """One window on its way: its tasks run on any threads, and share the blocks of parts that lie in several."""
+    """One window on its way: its tasks run on any threads, and share the blocks of bands that lie in several."""
 
     def __init__(self, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
         self.plan = plan
@@ -62,14 +62,14 @@ class _WindowJob:
         self._budget = shared.budget
         self._lock = threading.Lock()
         self._blocks: dict[int, TokenBlock] = {}
-        self._parts_of: dict[int, list[Part]] = {place: [] for place in plan.costs}
-        self._missing: dict[Part, int] = {}  # row groups that a part needs and that are not decoded
-        for part in plan.parts:
-            places = [place for place in part.groups if place in plan.costs]
-            self._missing[part] = len(places)
-            for place in places:
-                self._parts_of[place].append(part)
-        self._uncut = {place: len(parts) for place, parts in self._parts_of.items()}
+        self._bands_of: dict[int, list[Band]] = {ordinal: [] for ordinal in plan.costs}
+        self._missing: dict[Band, int] = {}  # row groups that a band needs and that are not decoded
+        for band in plan.bands:
+            ordinals = [ordinal for ordinal in band.groups if ordinal in plan.costs]
+            self._missing[band] = len(ordinals)
+            for ordinal in ordinals:
+                self._bands_of[ordinal].append(band)
+        self._uncut = {ordinal: len(bands) for ordinal, bands in self._bands_of.items()}
 
     @property
     def slices_bytes(self) -> int:
@@ -77,24 +77,24 @@ class _WindowJob:
         return sum(cost.slices for cost in self.plan.costs.values())
 
     def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
-        """Read and decode row groups, and cut every part that is whole with them."""
+        """Read and decode row groups, and cut every band that they complete."""
         for read in task.reads:
             file = self._config.index.files[read.file]
             data = self._config.storage.read(file, read.start, read.length, self._shared.stop)
             with self._shared.decoders:
                 self._decode(read, memoryview(data))
             del data
-        self._budget.release(task.gap_bytes + sum(self.plan.costs[place].fetch for place in task.places))
-        whole = self._whole_with(task.places)
+        self._budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
+        completed = self._completed_by(task.ordinals)
         with self._shared.decoders:
-            return self, [self._cut(part) for part in whole]
+            return self, [self._cut(band) for band in completed]
 
     def _decode(self, read: Read, data: memoryview) -> None:
         config, counters = self._config, self._shared.counters
         tokens = 0
         fallbacks: list[str] = []
-        for place in read.places:
-            chunk = config.index.chunk(int(self.plan.window.groups[place]))
+        for ordinal in read.ordinals:
+            chunk = config.index.chunk(int(self.plan.window.groups[ordinal]))
             begin = chunk.start - read.start
             block = config.format.decode(
                 data[begin : begin + chunk.length],
@@ -107,39 +107,39 @@ class _WindowJob:
             if config.eos_id is not None:
                 block = append_eos(block, config.eos_id)
             with self._lock:
-                self._blocks[place] = block
+                self._blocks[ordinal] = block
         with self._budget.lock:
             counters.reads += 1
             counters.bytes_read += read.length
-            counters.row_groups += len(read.places)
+            counters.row_groups += len(read.ordinals)
             counters.tokens_decoded += tokens
             counters.fallbacks += len(fallbacks)
 
-    def _whole_with(self, places: tuple[int, ...]) -> list[Part]:
-        """Parts that have missed nothing but these row groups. Each part is told once."""
-        whole = []
+    def _completed_by(self, ordinals: tuple[int, ...]) -> list[Band]:
+        """Bands that lacked only these row groups. Each band is returned once."""
+        completed = []
         with self._lock:
-            for part in (part for place in places for part in self._parts_of[place]):
-                self._missing[part] -= 1
-                if not self._missing[part]:
-                    whole.append(part)
-        return whole
+            for band in (band for ordinal in ordinals for band in self._bands_of[ordinal]):
+                self._missing[band] -= 1
+                if not self._missing[band]:
+                    completed.append(band)
+        return completed
 
-    def _cut(self, part: Part) -> Slices:
+    def _cut(self, band: Band) -> Slices:
         plan, first = self.plan, self._config.first
         with self._lock:
-            blocks = {place: self._blocks[place] for place in part.groups if place in self._blocks}
-        starts = plan.starts[part.first_lane - first : part.last_lane - first + 1]
-        slices = cut_part(part, starts, plan.window, self._config.order, blocks, places=plan.places, first_lane=first)
-        places = list(blocks)
+            blocks = {ordinal: self._blocks[ordinal] for ordinal in band.groups if ordinal in self._blocks}
+        starts = plan.starts[band.first_lane - first : band.last_lane - first + 1]
+        slices = cut_band(band, starts, plan.window, self._config.order, blocks, spans=plan.spans, first_lane=first)
+        ordinals = list(blocks)
         blocks.clear()
         released = 0
         with self._lock:
-            for place in places:
-                self._uncut[place] -= 1
-                if not self._uncut[place]:
-                    del self._blocks[place]
-                    released += plan.costs[place].block
+            for ordinal in ordinals:
+                self._uncut[ordinal] -= 1
+                if not self._uncut[ordinal]:
+                    del self._blocks[ordinal]
+                    released += plan.costs[ordinal].block
         self._budget.release(released)
         return slices
 
@@ -163,8 +163,8 @@ class _WindowStream:
         """The next window's slices."""
         results = self._prefetcher.take()
         job = results[0][0]
-        parts = sorted((part for _, parts in results for part in parts), key=lambda part: part.first)
-        return WindowSlices.of(parts, job.plan.places, job.slices_bytes)
+        bands = sorted((band for _, bands in results for band in bands), key=lambda band: band.first)
+        return WindowSlices.of(bands, job.plan.spans, job.slices_bytes)
 
     def ready(self) -> bool:
         """Whether `next` would not have to wait."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..blocks import IntArray, TokenArray
-from .slices import Places, Slices, equal_stretches
+from .slices import Slices, Spans, equal_stretches
 
 __all__ = ["Packer", "Taken", "WindowCursor", "WindowSlices", "document_starts"]
 
@@ -31,25 +31,25 @@ class WindowSlices:
         rectangles: of lanes ``[first, last)`` the position of their first tokens, and their tokens, shape
             ``(lanes, length)``; lanes rise, and one that gets nothing is in no rectangle.
         common: the positions ``[common[0], common[1])`` of every lane are in its slice.
-        places: where the slices lie in the lanes' streams.
-        documents: where documents begin in the matrix that `places` draws, rising.
+        spans: where the slices are in the lanes' streams.
+        documents: where documents begin in the matrix that `spans` describes, rising.
         held_bytes: what is to be given back to the budget once the slices are used up.
     """
 
     rectangles: list[tuple[int, int, int, TokenArray]]
     common: tuple[int, int]
-    places: Places
+    spans: Spans
     documents: IntArray
     held_bytes: int
 
     @classmethod
-    def of(cls, parts: Sequence[Slices], places: Places, held_bytes: int) -> WindowSlices:
-        """Of all of a window's parts, in the order of their lanes."""
+    def of(cls, bands: Sequence[Slices], spans: Spans, held_bytes: int) -> WindowSlices:
+        """Of all of a window's bands, in the order of their lanes."""
         return cls(
-            rectangles=[rectangle for part in parts for rectangle in part.rectangles],
-            common=(int(places.begins.max()), int(places.ends.min())),
-            places=places,
-            documents=np.concatenate([part.documents for part in parts]),
+            rectangles=[rectangle for band in bands for rectangle in band.rectangles],
+            common=(int(spans.begins.max()), int(spans.ends.min())),
+            spans=spans,
+            documents=np.concatenate([band.documents for band in bands]),
             held_bytes=held_bytes,
         )
 
@@ -60,24 +60,24 @@ class Taken:
     keeps no window alive.
 
     Attributes:
-        places: of the window's slices.
+        spans: of the window's slices.
         documents: where documents begin in the window's matrix, rising.
         positions: the stream positions of the rows' first columns, shape ``(rows,)``.
         columns: the columns ``[columns[0], columns[1])`` may come from the window; those do that lie in its slices.
         whole: whether all of these columns do, of every row.
     """
 
-    places: Places
+    spans: Spans
     documents: IntArray
     positions: IntArray
     columns: tuple[int, int]
     whole: bool
 
     def moved(self, tokens: int) -> Taken:
-        """What rows that begin so many tokens later have of it."""
+        """What rows that begin ``tokens`` later have of it."""
         first, last = self.columns
         columns = max(0, first - tokens), max(0, last - tokens)
-        return Taken(self.places, self.documents, self.positions + tokens, columns, self.whole)
+        return Taken(self.spans, self.documents, self.positions + tokens, columns, self.whole)
 
 
 class WindowCursor:
@@ -117,7 +117,7 @@ class WindowCursor:
     def pass_by(self, stops: IntArray) -> None:
         """Go beyond the window where it holds nothing from these positions on, shape ``(lanes,)``."""
         window = self._window
-        if window is not None and (window.places.ends <= stops).all():
+        if window is not None and (window.spans.ends <= stops).all():
             self._used_bytes += window.held_bytes
             self._window = None
 
@@ -180,7 +180,7 @@ class Packer:
             copied = copy_rows(out, positions, filled, window)
             cells += copied
             whole = copied == self._lanes * (length - filled)
-            taken.append(Taken(window.places, window.documents, positions, (filled, length), whole))
+            taken.append(Taken(window.spans, window.documents, positions, (filled, length), whole))
             del window
             self._cursor.pass_by(stops)
         self._cursor.rows_are_made()
@@ -209,9 +209,9 @@ def copy_rows(out: TokenArray, positions: IntArray, filled: int, window: WindowS
         for first, last, begin, tokens in window.rectangles:
             target[first:last] = tokens[:, low - begin : high - begin]
         return len(positions) * (high - low)
-    places = window.places
-    lows = np.maximum(positions + filled, places.begins)
-    highs = np.minimum(positions + length, places.ends)
+    spans = window.spans
+    lows = np.maximum(positions + filled, spans.begins)
+    highs = np.minimum(positions + length, spans.ends)
     cells = 0
     for first, last, begin, tokens in window.rectangles:
         # Lanes that take the same columns are one piece; today that is all of a rectangle.
@@ -236,23 +236,23 @@ def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArr
     count_parts, column_parts = [], []
     row = np.arange(rows)
     for piece in taken:
-        places, positions = piece.places, piece.positions
+        spans, positions = piece.spans, piece.positions
         first, last = piece.columns
         # Where the rows' columns 0 would be in the matrix, in tokens, as its documents are.
-        origins = row * places.width
-        origins += positions - places.origin
+        origins = row * spans.width
+        origins += positions - spans.origin
         if piece.whole:  # as nearly always
             low, high = (origins + first if first else origins), origins + last
         else:
-            low = np.maximum(first, places.begins - positions)
-            high = np.maximum(np.minimum(last, places.ends - positions), low)
+            low = np.maximum(first, spans.begins - positions)
+            high = np.maximum(np.minimum(last, spans.ends - positions), low)
             low, high = origins + low, origins + high
         begins = piece.documents.searchsorted(low)
         counts = piece.documents.searchsorted(high) - begins
         ends = counts.cumsum()
-        place = np.arange(ends[-1])
-        place += (begins - ends + counts).repeat(counts)
-        columns = piece.documents[place]
+        at = np.arange(ends[-1])
+        at += (begins - ends + counts).repeat(counts)
+        columns = piece.documents[at]
         columns -= origins.repeat(counts)
         count_parts.append(counts)
         column_parts.append(columns)

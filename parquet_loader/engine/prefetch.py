@@ -1,8 +1,8 @@
 """Runs tasks ahead on threads, hands their results out in order, and keeps what is held within a byte budget.
 
 A task is a value: what to run and how many bytes it will hold. Tasks are admitted strictly in order, each as soon as
-its bytes fit beside all that is held already; several then run at once. Whoever is done with some of the bytes gives
-them back to the `Budget`, which lets the next task in:
+its bytes fit beside all that is held already; several then run concurrently. Bytes that are no longer used are given
+back to the `Budget`, which lets the next task in:
 
     tasks    0  1  2  3  4  5  6 ...          budget 100, held 90
              └──┴──┘  └──┘  └─ costs 20: waits until 10 more are given back
@@ -75,7 +75,7 @@ class Budget:
         self.condition = threading.Condition(self.lock)
 
     def fits(self, cost_bytes: int) -> bool:
-        """Whether so many bytes more stay within the limit; to be called under the lock."""
+        """Whether that many more bytes stay within the limit; to be called under the lock."""
         return self.held_bytes + cost_bytes <= self.limit_bytes
 
     def acquire(self, cost_bytes: int) -> None:
@@ -102,7 +102,7 @@ class Prefetcher(Generic[T]):
     Args:
         tasks: the tasks in order; advanced from the threads, by one at a time.
         budget: shared with whoever releases what the tasks hold.
-        threads: tasks that may run at once.
+        threads: tasks that may run concurrently.
         ahead_bytes: groups beyond the next one are run ahead as long as all that is not taken yet costs no more.
         rest: called by a thread that has to wait before it can run a task.
     """
@@ -181,7 +181,7 @@ class _Outcome(Generic[T]):
 
 
 class _Shared(Generic[T]):
-    """What the threads and the consumer share; every field is guarded by `lock`, but for `tasks` and `turn`."""
+    """What the threads and the consumer share; every field is guarded by `lock`, except `tasks` and `turn`."""
 
     def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead_bytes: int, rest: Callable[[], object]) -> None:
         self.tasks = tasks

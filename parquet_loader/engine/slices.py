@@ -1,16 +1,16 @@
 """A window's row groups to the shuffled slices of a range of lanes.
 
-The window's tokens are one stretch; row groups and lanes cut it at different places:
+The window's tokens are one stretch; row groups and lanes cut it differently:
 
     row groups     │      0       │      1       │  2  │      3       │
     lanes          │   0   │   1   │   2   │   3   │   4   │   5   │
-    parts          │   A   │   B   │   C   │   D       ...
+    bands          │   A   │   B   │   C   │   D       ...
 
-A *part* is a run of lanes that is cut in one go, as soon as the row groups that it lies in are decoded: as many lanes
-as one row group holds whole, or else the lane across its end with what it takes of the neighbours. Row groups are
-released when the last part that lies in them is cut.
+A *band* is a run of lanes that is cut in one go, as soon as the row groups that it lies in are decoded: as many lanes
+as one row group holds completely, or else the lane across its end with what it takes of the neighbours. Row groups are
+released when the last band that lies in them is cut.
 
-In a part, document borders and lane borders are merged, so that a document which a lane border falls in becomes two
+In a band, document borders and lane borders are merged, so that a document which a lane border falls in becomes two
 fragments; one permutation, a lane's documents after another's, then moves all of them by one `take` on a binary view.
 """
 
@@ -24,19 +24,19 @@ import numpy as np
 from ..blocks import IntArray, TokenArray, TokenBlock, as_arrow, as_binary, pooled
 from ..order.order import Order, Window
 
-__all__ = ["Part", "Places", "Slices", "cut_part", "equal_stretches", "plan_parts", "slice_places"]
+__all__ = ["Band", "Slices", "Spans", "cut_band", "equal_stretches", "plan_bands", "slice_spans"]
 
-# Where row groups or slices are tiny, lanes are cut together until a part is worth its Python: a quarter megabyte.
-PART_TOKENS = 1 << 16
+# Where row groups or slices are tiny, lanes are cut together until a band is worth its Python: a quarter megabyte.
+BAND_TOKENS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Band:
     """Lanes that are cut together.
 
     Attributes:
         first_lane, last_lane: the lanes ``[first_lane, last_lane)``, numbers in the run.
-        first_group, last_group: the row groups ``[first_group, last_group)`` they lie in, places in the window.
+        first_group, last_group: the row groups ``[first_group, last_group)`` they lie in, ordinals in the window.
         begin, end: the tokens ``[begin, end)`` of the window.
     """
 
@@ -49,12 +49,12 @@ class Part:
 
     @property
     def groups(self) -> range:
-        """The row groups' places in the window; some of them may be empty."""
+        """The row groups' ordinals in the window; some of them may be empty."""
         return range(self.first_group, self.last_group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Places:
+class Spans:
     """Where the slices of one window lie in the lanes' streams.
 
     Lanes have received numbers of tokens that differ by one at most, before the window and after it, so the slices of
@@ -80,7 +80,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slices:
-    """Shuffled slices of the neighbouring lanes of one part.
+    """Shuffled slices of the neighbouring lanes of one band.
 
     Attributes:
         first: the first lane, counted from the window's first one.
@@ -99,23 +99,23 @@ class Slices:
         return self.documents.nbytes + sum(tokens.nbytes for *_, tokens in self.rectangles)
 
 
-def slice_places(window: Window, starts: IntArray, lanes: int, first: int, last: int) -> Places:
-    """The places of the slices of lanes ``[first, last)``, which begin at ``starts`` in the window."""
+def slice_spans(window: Window, starts: IntArray, lanes: int, first: int, last: int) -> Spans:
+    """The spans of the slices of lanes ``[first, last)``, which begin at ``starts`` in the window."""
     begins = window.lane_begins(lanes, first, last)
     ends = begins + np.diff(starts)
     origin = int(begins.min())
-    return Places(origin=origin, width=int(ends.max()) - origin, begins=begins, ends=ends)
+    return Spans(origin=origin, width=int(ends.max()) - origin, begins=begins, ends=ends)
 
 
-def plan_parts(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Part]:
-    """Cut lanes into parts.
+def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Band]:
+    """Cut lanes into bands.
 
     Args:
         starts: where the lanes' slices begin in the window, and where the last ends, shape ``(lanes + 1,)``.
         offsets: where its row groups begin, and where the last ends, shape ``(groups + 1,)``.
         first_lane: the number of the lane that begins at ``starts[0]``.
     """
-    parts = []
+    bands = []
     lanes = len(starts) - 1
     lane = 0
     while lane < lanes:
@@ -123,13 +123,13 @@ def plan_parts(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Par
         group = int(np.searchsorted(offsets, begin, side="right")) - 1
         if group >= len(offsets) - 1:
             break  # only empty slices are left
-        reach = max(int(offsets[group + 1]), begin + PART_TOKENS)
+        reach = max(int(offsets[group + 1]), begin + BAND_TOKENS)
         last = max(int(np.searchsorted(starts, reach, side="right")) - 1, lane + 1)
         end = int(starts[last])
         if end > begin:
             last_group = int(np.searchsorted(offsets, end, side="left"))
-            parts.append(
-                Part(
+            bands.append(
+                Band(
                     first_lane=first_lane + lane,
                     last_lane=first_lane + last,
                     first_group=group,
@@ -139,55 +139,55 @@ def plan_parts(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Par
                 )
             )
         lane = last
-    return parts
+    return bands
 
 
-def cut_part(
-    part: Part,
+def cut_band(
+    band: Band,
     starts: IntArray,
     window: Window,
     order: Order,
     blocks: Mapping[int, TokenBlock],
     *,
-    places: Places,
+    spans: Spans,
     first_lane: int,
 ) -> Slices:
-    """The shuffled slices of a part's lanes.
+    """The shuffled slices of a band's lanes.
 
     Args:
-        part: which lanes.
-        starts: where the part's lanes begin in the window, and where the last ends, shape ``(lanes + 1,)``.
+        band: which lanes.
+        starts: where the band's lanes begin in the window, and where the last ends, shape ``(lanes + 1,)``.
         window: the window.
         order: the run's order.
-        blocks: the decoded row groups by their place in the window; all that the part lies in but for empty ones.
-        places: of the window's slices.
+        blocks: the decoded row groups by ordinal; all that the band lies in, except empty ones.
+        spans: of the window's slices.
         first_lane: the number of their first lane.
     """
-    cuts = starts - part.begin
-    tokens, borders = _join(part, cuts, window, blocks)
+    cuts = starts - band.begin
+    tokens, borders = _join(band, cuts, window, blocks)
     lane_documents = borders.searchsorted(cuts)
     if order.shuffle:
         permutation = np.empty(len(borders) - 1, np.int64)
         ranges = zip(lane_documents[:-1].tolist(), lane_documents[1:].tolist(), strict=True)
-        for place, (low, high) in enumerate(ranges):
+        for lane, (low, high) in enumerate(ranges, band.first_lane):
             permutation[low:high] = low + order.document_order(
-                high - low, epoch=window.epoch, window=window.number, lane=part.first_lane + place
+                high - low, epoch=window.epoch, window=window.number, lane=lane
             )
         moved = as_binary(tokens, borders).take(as_arrow(permutation))
         _, moved_offsets, moved_tokens = moved.buffers()
         documents = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
-        tokens = np.frombuffer(moved_tokens, tokens.dtype)[: part.end - part.begin]
+        tokens = np.frombuffer(moved_tokens, tokens.dtype)[: band.end - band.begin]
     else:
         documents = borders[:-1]
         tokens = tokens.copy()  # a view would keep whole row groups alive
-    first, last = part.first_lane - first_lane, part.last_lane - first_lane
-    begins, lengths = places.begins[first:last], np.diff(cuts)
+    first, last = band.first_lane - first_lane, band.last_lane - first_lane
+    begins, lengths = spans.begins[first:last], np.diff(cuts)
     rectangles = []
     for low, high in equal_stretches(begins, lengths):
         if lengths[low]:
             together = tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, int(lengths[low]))
             rectangles.append((first + low, first + high, int(begins[low]), together))
-    origins = np.arange(first, last) * places.width + begins - places.origin - cuts[:-1]
+    origins = np.arange(first, last) * spans.width + begins - spans.origin - cuts[:-1]
     return Slices(first=first, rectangles=rectangles, documents=documents + origins.repeat(np.diff(lane_documents)))
 
 
@@ -200,18 +200,18 @@ def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
     return list(zip([0, *edges], [*edges, len(arrays[0])], strict=True))
 
 
-def _join(part: Part, cuts: IntArray, window: Window, blocks: Mapping[int, TokenBlock]) -> tuple[TokenArray, IntArray]:
-    """(the part's tokens, where its documents begin and its lanes are cut in them, rising without equals)."""
+def _join(band: Band, cuts: IntArray, window: Window, blocks: Mapping[int, TokenBlock]) -> tuple[TokenArray, IntArray]:
+    """(the band's tokens, where its documents begin and its lanes are cut in them, rising without equals)."""
     pieces, borders = [], [cuts]
-    for group in part.groups:
+    for group in band.groups:
         if group not in blocks:
             continue
         block, origin = blocks[group], int(window.offsets[group])
-        low, high = max(part.begin - origin, 0), min(part.end - origin, len(block.tokens))
+        low, high = max(band.begin - origin, 0), min(band.end - origin, len(block.tokens))
         pieces.append(block.tokens[low:high])
-        # A document that begins at the very end of what is taken is empty, or not of this part.
+        # A document that begins at the very end of what is taken is empty, or not of this band.
         first, last = block.offsets.searchsorted((low, high)).tolist()
-        borders.append(block.offsets[first:last] + (origin - part.begin))
+        borders.append(block.offsets[first:last] + (origin - band.begin))
     joined = np.concatenate(borders)
     joined.sort()
     distinct = joined[1:] != joined[:-1]
@@ -219,4 +219,4 @@ def _join(part: Part, cuts: IntArray, window: Window, blocks: Mapping[int, Token
         joined = joined[np.concatenate(([True], distinct))]
     if len(pieces) == 1:
         return pieces[0], joined
-    return np.concatenate(pieces, out=pooled(part.end - part.begin, pieces[0].dtype)), joined
+    return np.concatenate(pieces, out=pooled(band.end - band.begin, pieces[0].dtype)), joined

@@ -28,7 +28,7 @@ class Finish:
     """The end of a run.
 
     Attributes:
-        epochs: it is a run of so many.
+        epochs: the number of epochs of the run.
         stop: no batch begins at this position or beyond.
         ends: the tokens that each of this rank's lanes receives in all, shape ``(lanes,)``.
     """

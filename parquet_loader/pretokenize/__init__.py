@@ -3,18 +3,14 @@
 `pretokenize` runs `PretokenizeOptions`; ``python -m parquet_loader.pretokenize`` and ``tools/pretokenize.py`` are its
 command line. Needs the extra ``pretokenize``, of which nothing is imported before it is used.
 
-The stages, one way down, each module with one task:
+The folders, in the order of the data:
 
-    records, sources, hub, registry      text in
-    selection, dedup, ledger             which of it is written
-    tokens, plain_tokenizers, eos, literal, tokenizer, fast, workers
-                                         token ids
-    plan, writer                         row groups and files
-    output, lock, journal, manifest      the folder
-    options, parts, pipeline, progress, verify, ranks, ray_tasks
-                                         a run
-    names, cli                           the command
-    tokenized, convert                   corpora that are tokenized already
+    sources      text in
+    select       which documents are kept
+    tokenizers   token ids
+    write        row groups, shards and the output folder
+    run          one process, several ranks, Ray
+    convert      corpora that are tokenized already
 """
 
 from ..errors import PretokenizeWarning

@@ -35,6 +35,9 @@ from .tokenizers.base import EngineName
 from .tokenizers.huggingface import load_tokenizer
 from .write.verify import verify_set
 
+__all__ = ["build_parser", "command", "main", "parse_options", "signals_as_interrupts", "warnings_as_lines"]
+
+
 _EXIT_ERROR = 2
 _EXIT_SIGNAL = 128  # plus the signal's number, as shells have it
 
@@ -67,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     reading("--revision", metavar="NAME", help="a branch, tag or commit of it")
     reading("--text-column", default="text", metavar="NAME", help="field or column that holds the text")
     reading("--text-unit", choices=get_args(TextUnit), default="line", help="what is one document in a .txt")
-    reading("--max-docs", type=int, metavar="N", help="stop after so many documents")
+    reading("--max-docs", type=int, metavar="N", help="stop after N documents")
     reading(
         "--on-bad-record", choices=("raise", "skip"), default="raise", help="invalid JSON, no field, wrong type, ..."
     )
@@ -78,26 +81,29 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the most bytes of a line or document; a longer one is a bad record",
     )
-    reading("--empty", choices=("keep", "skip"), default="keep", help="what becomes of a text without a character")
+    reading("--empty", choices=("keep", "skip"), default="keep", help="what to do with an empty text")
     dedup = parser.add_argument_group("duplicates").add_argument
-    dedup("--dedup", action="store_true", help="leave out texts that were there before, white space aside")
-    dedup("--hash", choices=HASH_NAMES, default="sha256", help="what tells them")
+    dedup("--dedup", action="store_true", help="skip texts that are the same as an earlier one, apart from white space")
+    dedup("--hash", choices=HASH_NAMES, default="sha256", help="the hash that detects duplicates")
     dedup("--seen-hashes", metavar="PATH", help="a file of the hashes of texts of other runs")
-    dedup("--write-seen-hashes", action="store_true", help="add this run's to that file")
+    dedup("--write-seen-hashes", action="store_true", help="add this run's hashes to that file")
     writing = parser.add_argument_group("what to write").add_argument
     writing("--output", required=True, metavar="FOLDER", help="folder to write, local or a URL")
     writing("--tokenizer", required=True, metavar="PATH|NAME", help="tokenizer.json, a folder with one, or a Hub name")
     writing("--append-eos", action="store_true", help="end every document with the end-of-document token")
-    writing("--eos-token", metavar="TOKEN", help="the end-of-document token, where it cannot be found by itself")
+    writing("--eos-token", metavar="TOKEN", help="the end-of-document token, if it cannot be found automatically")
     writing("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N", help="tokens of a row group")
     writing("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
-    writing("--overwrite", action="store_true", help="replace the files of a former run")
+    writing("--overwrite", action="store_true", help="replace the files of an earlier run")
     running = parser.add_argument_group("how to run").add_argument
     running("--engine", choices=get_args(EngineName), default="tokenizers", help="what encodes for a tokenizer.json")
     running("--workers", type=int, default=0, metavar="N", help="processes that encode; 0: the threads of this one")
     running("--batch-bytes", type=int, default=DEFAULT_BATCH_BYTES, metavar="N", help="bytes of text encoded at a time")
     running(
-        "--rank", type=int, metavar="N", help="which of several machines this is; torchrun, SLURM and Kubernetes tell"
+        "--rank",
+        type=int,
+        metavar="N",
+        help="which of several machines this is; known under torchrun, SLURM and Kubernetes",
     )
     running("--world-size", type=int, metavar="N", help="how many machines there are")
     running("--ray", nargs="?", const="local", metavar="ADDRESS", help="run the ranks as tasks of a Ray cluster")
@@ -155,8 +161,8 @@ def _options(given: dict[str, Any]) -> tuple[PretokenizeOptions, Place | None]:
 def _json_object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except ValueError as exc:
-        raise ConfigError(f"--storage-options is not valid JSON: {exc}.") from exc
+    except ValueError as error:
+        raise ConfigError(f"--storage-options is not valid JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ConfigError('--storage-options must be a JSON object, such as {"anon": true}.')
     return value
@@ -174,8 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options, place = _options(given)
             with reporting() as progress:
                 if "ray" in given:
-                    shards = given.get("world_size")
-                    summary: Summary | StepDone = pretokenize_on_ray(options, address=given["ray"], shards=shards)
+                    size = given.get("world_size")
+                    summary: Summary | StepDone = pretokenize_on_ray(options, address=given["ray"], world_size=size)
                 elif options.world_size > 1:
                     summary = pretokenize_rank(options, progress=progress)
                 else:
@@ -184,11 +190,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if "verify" in given and isinstance(summary, Summary):
                 tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token)
                 print(verify_set(options.output, tokenizer, storage_options=options.storage_options).describe())
-    except ParquetLoaderError as exc:
-        print(f"pretokenize: error: {as_arguments(str(exc))}", file=sys.stderr)
+    except ParquetLoaderError as error:
+        print(f"pretokenize: error: {as_arguments(str(error))}", file=sys.stderr)
         return _EXIT_ERROR
-    except KeyboardInterrupt as exc:
-        number = exc.args[0] if exc.args else signal.SIGINT
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
         print("pretokenize: interrupted; rerun the same command to resume from the last finished file", file=sys.stderr)
         return _EXIT_SIGNAL + int(number)
     return 0

@@ -7,6 +7,9 @@ from typing import Any
 
 from ..errors import ConfigError
 
+__all__ = ["DISTRIBUTION", "import_extra"]
+
+
 # The name that pip knows; the package index has another project under that of the package.
 DISTRIBUTION = "parquet-token-loader"
 
@@ -23,7 +26,7 @@ def import_extra(name: str, extra: str = "pretokenize") -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as exc:
-        if exc.name != name:
+    except ModuleNotFoundError as error:
+        if error.name != name:
             raise  # the package is there but broken: its own message says more
-        raise ConfigError(f"this needs the package {name}: pip install '{DISTRIBUTION}[{extra}]'") from exc
+        raise ConfigError(f"this needs the package {name}: pip install '{DISTRIBUTION}[{extra}]'") from error

@@ -16,9 +16,15 @@ from dataclasses import fields
 
 from .options import PretokenizeOptions
 
-_NAMES = "|".join(sorted((each.name for each in fields(PretokenizeOptions)), key=len, reverse=True))
+__all__ = ["CONVERT_NAMES", "as_arguments"]
+
+# What only the conversion of tokenized corpora has; its module imports this one.
+CONVERT_NAMES = ("column", "dtype", "eos_appended", "eos_id", "format", "input", "vocab_size")
+_KNOWN = {*CONVERT_NAMES, *(each.name for each in fields(PretokenizeOptions))}
+_NAMES = "|".join(sorted(_KNOWN, key=len, reverse=True))
+_VALUE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+"""
 # What stands within a path, a quoted text or another name is not meant.
-_OPTION = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?:=('[^']*'|\"[^\"]*\"|\w+)|(?![\w/'\"=-]|\.\w))")
+_OPTION = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?:=({_VALUE})|(?![\w/'\"=-]|\.\w))")
 
 
 def as_arguments(message: str) -> str:

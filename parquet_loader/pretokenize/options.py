@@ -1,4 +1,4 @@
-"""What a run is told to do, checked as far as it can be without looking at anything."""
+"""The options of a run, checked as far as possible without reading anything."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ from .sources.files import TextUnit
 from .sources.registry import PRESETS, SOURCE_OPTIONS, SourceOptions, open_source, sources_using
 from .tokenizers.base import EngineName
 from .write.writer import MAX_ROW_GROUP_TOKENS
+
+__all__ = [
+    "DEFAULT_BATCH_BYTES",
+    "DEFAULT_FILE_TOKENS",
+    "DEFAULT_ROW_GROUP_TOKENS",
+    "PretokenizeOptions",
+    "Step",
+    "check_sizes",
+]
+
 
 DEFAULT_ROW_GROUP_TOKENS = 1_000_000
 DEFAULT_FILE_TOKENS = 100_000_000
@@ -63,21 +73,21 @@ class PretokenizeOptions:
         eos_token: that token; None to find it.
         row_group_tokens: tokens of a row group, about.
         file_tokens: tokens of a file, about.
-        max_docs: stop after so many documents; None for all.
-        on_bad_record: whether a record that is not what it should be ends the run, or is counted and left out.
-        max_record_bytes: the most bytes of one record, a line or a document; a longer one is bad. No part of what a
-            run is known by: it may be raised before a run is resumed.
-        empty: whether a text without a character is an empty document, or left out.
-        dedup: leave out texts that were there before, white space aside.
-        hash: what tells them.
-        seen_hashes: a file of the hashes of texts that other runs have written; those are duplicates too.
-        write_seen_hashes: add this run's to that file.
-        engine: what encodes for a ``tokenizer.json``; another than ``"tokenizers"`` is compared with that.
+        max_docs: stop after this many documents; None for all.
+        on_bad_record: whether a record that is not what it should be ends the run, or is counted and skipped.
+        max_record_bytes: the most bytes of one record, a line or a document; a longer one is bad. It is not part
+            of the run's identity: it may be raised before a run is resumed.
+        empty: whether an empty text is an empty document, or skipped.
+        dedup: skip texts that are the same as an earlier one, apart from white space.
+        hash: the hash that detects duplicates.
+        seen_hashes: a file of the hashes of texts that other runs have written; the same texts are duplicates here.
+        write_seen_hashes: add this run's hashes to that file.
+        engine: what encodes with a ``tokenizer.json``; any but ``"tokenizers"`` is checked against that one.
         workers: processes that encode; 0 for the threads of this one.
         rank: which of several machines this one is, from 0.
         world_size: how many there are; each takes whole files, and the step ``"finish"`` makes one set of them.
         step: what `pretokenize_rank` does.
-        overwrite: replace the files of a former run.
+        overwrite: replace the files of an earlier run.
         batch_bytes: UTF-8 bytes of text that are encoded at a time.
         storage_options: handed to fsspec for inputs and outputs that are URLs.
     """
@@ -117,7 +127,7 @@ class PretokenizeOptions:
     def __post_init__(self) -> None:
         if isinstance(cast("object", self.inputs), str):
             raise ConfigError(f"inputs must be a sequence of paths, got {Location(cast('str', self.inputs))!r}.")
-        # From here on, whoever shows or stores one of these shows no secret.
+        # From here on, showing or storing one of these shows no secret.
         object.__setattr__(self, "inputs", tuple(map(Location, self.inputs)))
         object.__setattr__(self, "output", Location(self.output))
         object.__setattr__(self, "source", Location(self.source))
@@ -160,10 +170,10 @@ class PretokenizeOptions:
         check_sizes(self.row_group_tokens, self.file_tokens)
 
     def refuse_unused(self, given: Collection[str]) -> None:
-        """Refuse options that nothing would look at.
+        """Refuse options that nothing would use.
 
         Args:
-            given: names of the options that were given. Without them, those that are not what they are by default.
+            given: names of the options that were given. If unknown, those that differ from their defaults.
 
         Raises:
             ConfigError: an option is not for this source, or not without another that is not given.

@@ -11,7 +11,7 @@ __all__ = ["sync_folder", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that, at any moment and after any crash, ``path`` is the old whole file or the new one."""
+    """Write a file so that, at any moment and after any crash, ``path`` is a complete file, the old or the new one."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the user's umask
     try:

@@ -89,7 +89,7 @@ class Storage(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a read waits for a network: many are then worth making at once."""
+        """Whether a read waits for a network: many are then worth making concurrently."""
 
     def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
         """``length`` bytes from byte ``start`` of ``file``, all of them.
@@ -132,7 +132,7 @@ def entry_of(path: str, kind: Literal["file", "folder", "glob"]) -> Entry:
 
 
 def common_base(bases: Iterable[str]) -> str:
-    """The deepest folder that all of these lie in: ``/data/`` of ``/data/x/`` and ``/data/y/z/``."""
+    """The deepest folder that contains all of these: ``/data/`` of ``/data/x/`` and ``/data/y/z/``."""
     split = [base.split("/")[:-1] for base in bases]
     common = 0
     while all(len(parts) > common and parts[common] == split[0][common] for parts in split):
@@ -166,7 +166,7 @@ def refuse_table(path: str) -> None:
         raise ConfigError(
             f"{path} is the log of a {kind} table: its folder may hold files that are not part of the table any more, "
             "and only the log tells which are; give the paths of its live files as a list, which the table's own "
-            "library names, or write the table anew as plain Parquet"
+            "library names, or rewrite the table as plain Parquet"
         )
 
 

@@ -24,6 +24,9 @@ from .opening import local_path
 from .remote import connect
 from .secrets import Location, Scrubber
 
+__all__ = ["Filesystem", "Stream", "open_filesystem", "open_together", "relative_to"]
+
+
 T = TypeVar("T")
 
 
@@ -93,7 +96,7 @@ class Filesystem:
         return self._do("read", path, read)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a file so that whoever looks, now or after a power cut, sees the old content or the new, no mixture."""
+        """Write a file so that a reader, now or after a power cut, sees the old content or the new, never a mixture."""
         if self.is_local:
             self._do("write", path, write_atomically, Path(path), content)
         else:
@@ -142,7 +145,7 @@ class Filesystem:
         self._do("create", path, lambda: self._fs.makedirs(path, exist_ok=True))
 
     def move(self, path: str, to: str) -> None:
-        """Give a file another name; it appears there whole."""
+        """Give a file another name; it appears there complete."""
 
         def copy() -> None:
             try:

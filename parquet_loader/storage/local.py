@@ -137,7 +137,7 @@ def _local_entry(path: str) -> Entry:
         if WILDCARD.search(path):
             return entry_of(path, "glob")
         _refuse_broken_link(path, error)
-        raise PathNotFoundError(f"there is no {path}; check the path, or the mount it lies on") from error
+        raise PathNotFoundError(f"there is no {path}; check the path, or the mount it is on") from error
     except OSError as error:
         raise local_error("look at", path, error) from error
     return entry_of(path, "folder" if stat.S_ISDIR(status.st_mode) else "file")
@@ -194,7 +194,7 @@ def _scan(folder: str, above: _FolderIds) -> tuple[list[os.DirEntry[str]], _Fold
         with os.scandir(folder or "/") as entries:
             found = list(entries)
     except FileNotFoundError as error:
-        raise PathNotFoundError(f"there is no {folder}; check the path, or the mount it lies on") from error
+        raise PathNotFoundError(f"there is no {folder}; check the path, or the mount it is on") from error
     except OSError as error:
         raise local_error("list", folder, error) from error
     for entry in found:

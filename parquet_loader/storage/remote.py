@@ -37,7 +37,7 @@ _REQUESTS_AT_ONCE = 16  # while listing
 _CONNECTIONS = 64  # of a client that would otherwise make requests wait for each other
 _STALL_SECONDS = 15.0  # without a byte, after which a request has failed
 _HUNG_SECONDS = 600.0  # after which it has failed whatever it does
-_GRACE_SECONDS = 3.0  # that a request may go on once the time for trying again is over
+_GRACE_SECONDS = 3.0  # that a request may still take once the time for retries is over
 _LOOK_SECONDS = 0.25  # between looks at whether an answer is still wanted
 _UNANSWERED_SECONDS = 5.0  # that a place is tried which has never answered
 _S3 = ("s3", "s3a")
@@ -396,7 +396,7 @@ def connect(locations: Sequence[Location], options: Mapping[str, Any], scrubber:
             failure = scrubber.failure(StorageError, f"{location} cannot be opened: {error}", error)
         raise failure  # out of the except block, so that an error that shows a secret is not its context
     if any(fs != opened[0][0] for fs, _ in opened):
-        raise ConfigError("the paths lie on different filesystems; give each its own loader, or copy them together")
+        raise ConfigError("the paths are on different filesystems; give each its own loader, or copy them together")
     return opened[0][0], [path for _, path in opened]
 
 

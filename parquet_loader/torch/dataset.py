@@ -75,12 +75,12 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     Boundaries come from the documents in the files and not from EOS ids; see `parquet_loader.documents`.
 
-    One iteration gives the rest of the current epoch, the next one goes on with the next. Every iteration is an
+    One iteration gives the rest of the current epoch, the next iteration gives the next epoch. Every iteration is an
     iterator of its own, but all move this one dataset.
 
     **DataLoader workers** each read their own lanes: a step of the run comes as n batches of ``rows / n`` rows, from
     worker 0 to worker n - 1. The position is theirs then, until their epoch has ended: iterate again and as many
-    workers, the same ones or new ones, go on with the next. Ask for it before and an error is raised, since this
+    workers, the same ones or new ones, continue with the next. Ask for it before and an error is raised, since this
     process could only tell the old one: use ``with_state=True`` for checkpoints. The state of worker n - 1 is the one
     after the step, the others hold the one before it: whoever stops within a step repeats it up to there, and loses
     nothing.
@@ -90,7 +90,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     Who breaks off an iteration must give the last batch's ``state`` to `load_state_dict`, here or of a new dataset,
     before iterating again: what workers have read ahead is dropped by PyTorch, and they cannot know how much of it that
-    was. Otherwise an error is raised; but for one case that nobody can notice, a loop that is broken off in the last
+    was. Otherwise an error is raised; except in one case that nobody can notice, a loop that is broken off in the last
     ``num_workers * prefetch_factor`` batches of an epoch, when all workers have come to its end.
 
     Args:
@@ -238,7 +238,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         return self._open().epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing: an iteration goes on with the next epoch by itself.
+        """Does nothing: an iteration continues with the next epoch on its own.
 
         Trainers call it, some of them with 0 after a resume; it never moves the position.
 

@@ -1,11 +1,11 @@
-"""The run's position in a state of torchdata's ``StatefulDataLoader``, which is of so many workers and no other number.
+"""The run's position in a state of torchdata's ``StatefulDataLoader``, which is valid for its number of workers only.
 
 With workers it holds each one's position at a snapshot, and how many batches came after that, from one worker after the
 other. Of three workers, rows of 10, the last batch before the snapshot from worker 0, four batches since:
 
     at the snapshot    worker 0: 20    worker 1: 10    worker 2: 10
     batches since                3               1, 4            2
-    now                          30              30              20        20: the step is not whole, and is repeated
+    now                          30              30              20        20: the step is incomplete, and is repeated
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ _UNMOVED = -1  # where the dataset was made, forked or pickled: a worker's copy 
 class Lease:
     """A dataset's position, which its process shares with DataLoader workers: who has it, and where it is.
 
-    Workers take it when they begin, and give it back when their epoch has ended: from there others may go on, in other
-    processes. In between nobody else knows where it is.
+    Workers take it when they begin, and give it back when their epoch has ended: from there others may continue, in
+    other processes. In between nobody else knows where it is.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Lease:
         self._head = cells[:2]  # where the dataset's process is, and how many workers have taken the position
         self._holders = cells[2 : 2 + _MAX_WORKERS]  # by worker: its process; 0 for none
         self._ends = cells[2 + _MAX_WORKERS :]  # by worker: one more than where its epoch ended; 0 until then
-        self._placed = False  # whether this process, a worker, goes on from where it was put
+        self._placed = False  # whether this process, a worker, continues from where it was put
 
     def __getstate__(self) -> dict[str, Any]:
         """The memory itself for a worker process that is being started; any other copy has a lease of its own."""
@@ -91,11 +91,11 @@ class Lease:
     # Of worker processes:
 
     def place(self) -> None:
-        """This process was put somewhere: the next `take` goes on from there."""
+        """This process was put somewhere: the next `take` continues from there."""
         self._placed = True
 
     def take(self, worker: int, workers: int) -> int | None:
-        """Take the position, as one worker of so many.
+        """Take the position, as one of ``workers`` workers.
 
         Returns:
             Where to begin; None for where this process is.
@@ -129,7 +129,7 @@ class Lease:
         return int(self._ends[worker]) - 1
 
     def give_back(self, worker: int, position: int) -> None:
-        """The epoch has ended there; others may go on."""
+        """The epoch has ended there; others may continue."""
         if self._holders[worker] == os.getpid():
             self._ends[worker] = position + 1
 
@@ -164,9 +164,9 @@ def _is_running(process: int) -> bool:
 
 
 def taken_error(what: str) -> CheckpointError:
-    """Somebody asks for the position, or wants to go on from it, who does not know it."""
+    """Somebody asks for the position, or wants to continue from it, who does not know it."""
     return CheckpointError(
         f"{what}; give the state of the last batch to load_state_dict before iterating again: with_state=True puts it "
-        "into each batch. At the end of an epoch, as many workers go on by themselves, also those of "
+        "into each batch. At the end of an epoch, as many workers continue on their own, also those of "
         "persistent_workers=True"
     )

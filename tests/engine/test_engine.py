@@ -15,7 +15,7 @@ from idle import wait_until_idle
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import ConfigError, DatasetIndex, ParquetLoader
-from parquet_loader.engine import engine, slices
+from parquet_loader.engine import cost, engine, plan, slices
 from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.engine.plan import WindowPlan, plan_window
@@ -94,15 +94,15 @@ def needed_bytes(plan: WindowPlan) -> int:
     decoded: set[int] = set()
     for task in plan.tasks:
         uncut = {
-            place
-            for part in plan.parts
-            if not all(place in decoded for place in part.groups if place in plan.costs)
-            for place in part.groups
-            if place in decoded
+            ordinal
+            for band in plan.bands
+            if not all(ordinal in decoded for ordinal in band.groups if ordinal in plan.costs)
+            for ordinal in band.groups
+            if ordinal in decoded
         }
-        most = max(most, slices_so_far + sum(plan.costs[place].block for place in uncut) + task.cost_bytes)
-        slices_so_far += sum(plan.costs[place].slices for place in task.places)
-        decoded |= set(task.places)
+        most = max(most, slices_so_far + sum(plan.costs[ordinal].block for ordinal in uncut) + task.cost_bytes)
+        slices_so_far += sum(plan.costs[ordinal].slices for ordinal in task.ordinals)
+        decoded |= set(task.ordinals)
     return most
 
 
@@ -145,12 +145,14 @@ def test_each_task_list_has_every_row_group_with_tokens_of_the_lanes_once(data: 
     first = data.draw(st.integers(0, lanes - 1))
     config = config_of(index_of([5] * len(tokens), tokens, tokens), lanes=lanes, window=7, ranks=(first, lanes))
     plan = plan_window(config, next(config.order.windows(0, first)))
-    places = [place for task in plan.tasks for place in task.places]
+    ordinals = [ordinal for task in plan.tasks for ordinal in task.ordinals]
     begin, end = plan.starts[0], plan.starts[-1]
     offsets = plan.window.offsets
-    touched = [place for place in range(len(offsets) - 1) if max(begin, offsets[place]) < min(end, offsets[place + 1])]
-    assert places == touched
-    assert sorted(place for task in plan.tasks for read in task.reads for place in read.places) == touched
+    touched = [
+        ordinal for ordinal in range(len(offsets) - 1) if max(begin, offsets[ordinal]) < min(end, offsets[ordinal + 1])
+    ]
+    assert ordinals == touched
+    assert sorted(ordinal for task in plan.tasks for read in task.reads for ordinal in read.ordinals) == touched
 
 
 @pytest.mark.parametrize("group_tokens", [1_500_000, 10_000_000])
@@ -188,14 +190,15 @@ def test_row_groups_that_are_tiny_and_lie_together_are_read_together() -> None:
 
 @pytest.fixture
 def small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tasks and parts are worth at the least, scaled down as small sets are: budgets are then tight."""
-    monkeypatch.setattr(engine, "TASK_BYTES", 1 << 10)
-    monkeypatch.setattr(engine, "_GAP_BYTES", 64)
-    monkeypatch.setattr(engine, "_GROUP_BYTES", 128)
-    monkeypatch.setattr(engine, "_OBJECTS_BYTES", 8)
+    """What tasks and bands are worth at the least, scaled down as small sets are: budgets are then tight."""
+    monkeypatch.setattr(cost, "TASK_BYTES", 1 << 10)
+    monkeypatch.setattr(plan, "TASK_BYTES", 1 << 10)
+    monkeypatch.setattr(plan, "_GAP_BYTES", 64)
+    monkeypatch.setattr(cost, "_GROUP_BYTES", 128)
+    monkeypatch.setattr(cost, "_OBJECTS_BYTES", 8)
     monkeypatch.setattr(decode, "_OBJECTS_BYTES", 8)
-    monkeypatch.setattr(engine, "PART_TOKENS", 64)
-    monkeypatch.setattr(slices, "PART_TOKENS", 64)
+    monkeypatch.setattr(cost, "BAND_TOKENS", 64)
+    monkeypatch.setattr(slices, "BAND_TOKENS", 64)
 
 
 def refusal(folder: Path, **options: object) -> tuple[int, int | None]:

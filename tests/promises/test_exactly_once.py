@@ -160,12 +160,12 @@ def test_one_huge_row_group_and_many_tiny_ones_make_one_set(tmp_path: Path) -> N
         assert delivered[lane].tolist() == expected[lane][: delivered.shape[1]]
 
 
-@pytest.mark.parametrize("part_tokens", [1, 7, 50, 10**9])
-def test_how_lanes_are_cut_together_changes_nothing(tmp_path: Path, monkeypatch, part_tokens: int) -> None:
+@pytest.mark.parametrize("band_tokens", [1, 7, 50, 10**9])
+def test_how_lanes_are_cut_together_changes_nothing(tmp_path: Path, monkeypatch, band_tokens: int) -> None:
     rng = np.random.default_rng(4)
     groups = unique_groups([[rng.integers(0, 30, 12).tolist() for _ in range(5)] for _ in range(3)])
     write_set(tmp_path, groups)
-    monkeypatch.setattr(slices_module, "PART_TOKENS", part_tokens)
+    monkeypatch.setattr(slices_module, "BAND_TOKENS", band_tokens)
     with ParquetLoader(tmp_path, seq_len=16, lanes=7, window=4, seed=2) as loader:
         delivered = streams_of(loader, 16, 2)
     expected = lane_streams(all_groups(groups), lanes=7, window=4, seed=2, shuffle=True, epochs=3)

@@ -45,7 +45,7 @@ CLOCKS: list[tuple[str, Any, str]] = [
     ("values", values.EncodedValues, "tokens"),
     ("values", values.PlainValues, "append"),
     ("the rest of decoding", PARQUET, "decode"),
-    ("cut: order and borders", engine, "cut_part"),
+    ("cut: order and borders", engine, "cut_band"),
     ("cut: order and borders", slices, "_join"),
     ("plan", engine, "plan_window"),
     ("rows: copy", pack, "copy_rows"),

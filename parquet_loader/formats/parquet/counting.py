@@ -49,7 +49,7 @@ def count_tokens(raw: bytes | memoryview, chunk: ColumnChunk, *, whole: bool) ->
     Args:
         raw: the chunk's bytes.
         chunk: its footer entry, of which `ColumnChunk.tokens` is -1.
-        whole: decode it, all at once.
+        whole: decode all of it.
 
     Raises:
         DataError: it is damaged.

@@ -80,7 +80,7 @@ def decode_chunk(
     """
     assert (dtype is None) == (bound is None)
     if chunk.codec not in CODECS:
-        raise chunk.error(f"compression {chunk.codec!r} is unknown; write the file anew with zstd, snappy, lz4 or none")
+        raise chunk.error(f"compression {chunk.codec!r} is unknown; rewrite the file with zstd, snappy, lz4 or none")
     if len(raw) != chunk.length:
         raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
     if not chunk.layout.max_definition_level:

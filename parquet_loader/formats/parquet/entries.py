@@ -105,7 +105,7 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew:
     data_file = footer.data_file()
     if data_file and data_file.rsplit("/", 1)[-1] != file.path.rsplit("/", 1)[-1]:
         raise DataError(
-            f"is a summary of other files' footers, as _metadata is, and holds no data: its rows lie in {data_file} "
+            f"is a summary of other files' footers, as _metadata is, and holds no data: its rows are in {data_file} "
             "and others; give the folder of those files, or a glob that leaves the summary out",
             path=file.path,
         )

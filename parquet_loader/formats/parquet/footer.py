@@ -130,7 +130,7 @@ class Footer:
         return b"".join((b"PAR1", footer, len(footer).to_bytes(4, "little"), b"PAR1"))
 
     def data_file(self) -> str:
-        """The file that the first column chunk is said to lie in; "" for this one, as nearly all say."""
+        """The file that the first column chunk is said to be in; "" for this one, as nearly all say."""
         if not self._starts.size:
             return ""
         fields, _ = thrift.read_struct(self._data, int(self._starts[0, 0]))

@@ -287,7 +287,7 @@ def unpack_body(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -
         raise page.error(f"cannot be decompressed, it is damaged ({error})", chunk) from error
     body = memoryview(unpacked).cast("B")
     # Codec.decompress does not tell how many bytes it wrote: where they are too few, the rest is whatever the memory
-    # held before. zstd refuses that by itself. Snappy begins with the length. LZ4 has none, but ends with literals,
+    # held before. zstd itself refuses that. Snappy begins with the length. LZ4 has none, but ends with literals,
     # five of them or all: they are the last bytes on both sides. The other two are read as streams, which end.
     if codec == "snappy":
         whole = thrift.read_varint(packed, 0)[0] == size

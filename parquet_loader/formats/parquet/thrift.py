@@ -181,7 +181,7 @@ class Reader:
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """(Field id, type) of a struct's every field. Its value is next, to be read before the next field is asked for,
-        but for booleans, which have it in their type."""
+        except for booleans, which have it in their type."""
         field = 0
         while head := self.byte():
             field = field + (head >> 4) if head >> 4 else self.integer()

@@ -109,14 +109,14 @@ class PlainValues:
 class _Scratch:
     """Memory for indices, kept from chunk to chunk: fresh pages would cost more than what is done there.
 
-    There is as much of it as there were ever decoders at work at once.
+    There is as much of it as there were ever decoders at work at the same time.
     """
 
     def __init__(self) -> None:
         self._free: list[npt.NDArray[np.uint16]] = []  # append and pop are atomic
 
     def take(self, count: int) -> npt.NDArray[np.uint16]:
-        """Memory for so many indices or more."""
+        """Memory for that many indices or more."""
         try:
             memory = self._free.pop()
         except IndexError:

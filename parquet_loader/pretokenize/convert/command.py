@@ -24,13 +24,16 @@ from ...storage.secrets import Location
 from ..cli import signals_as_interrupts, warnings_as_lines
 from ..names import as_arguments
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS, check_sizes
-from ..run.parts import Run, begin, publish
+from ..run.shards import Run, begin, publish
 from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, Position
 from ..write.manifest import Encoding, FileEntry, Manifest
 from ..write.writer import TOKEN_COLUMN, SetWriter
 from .corpora import FORMATS, Corpus, Format, TokenizedOptions, open_corpus
+
+__all__ = ["ConvertOptions", "convert", "main"]
+
 
 _FINGERPRINT_VERSION = 1
 _MAX_VOCABULARY = 1 << 31  # the ids are int32
@@ -43,9 +46,9 @@ class ConvertOptions:
     Attributes:
         input: a local folder or file.
         output: the folder to write, a local path or any fsspec URL.
-        format: one of `FORMATS`, or None to find out.
-        reading: what the files do not say themselves.
-        vocab_size: largest id + 1; None for 65,536 where ids lie in 16 bits.
+        format: one of `FORMATS`, or None to detect it.
+        reading: what the files do not say.
+        vocab_size: largest id + 1; None for 65,536 where ids are of 16 bits.
         tokenizer: the tokenizer's name, for the manifest; None for the one that the corpus names, or "unknown".
         eos_appended: whether every document ends with the end-of-document id; None where only chunks are sure to.
         row_group_tokens: tokens of a row group, about.
@@ -76,7 +79,7 @@ class ConvertOptions:
 
 
 def convert(options: ConvertOptions) -> Manifest:
-    """Convert a corpus, whole or not at all, and on from where the same conversion was ended.
+    """Convert a corpus, completely or not at all; resume where the same conversion stopped.
 
     Raises:
         ConfigError: an option that is missing or cannot work, or an output that is not empty or of other options.
@@ -95,7 +98,7 @@ def convert(options: ConvertOptions) -> Manifest:
         if isinstance(journal, Manifest):
             return journal
         if journal.phase == "writing":
-            journal = _write_parts(corpus, encoding, output, journal, options)
+            journal = _write_shards(corpus, encoding, output, journal, options)
         return publish(output, journal, encoding, staged_in=output.staging_name)
 
 
@@ -103,15 +106,15 @@ def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:
     vocab_size = options.vocab_size
     if vocab_size is None:
         if corpus.bits > 16:
-            raise ConfigError(f"{options.input!r} holds ids of 32 bits: say --vocab-size N, the largest id + 1.")
+            raise ConfigError(f"{options.input!r} holds ids of 32 bits: give vocab_size=N, the largest id + 1.")
         vocab_size = 1 << 16
     if corpus.eos_id is not None and not 0 <= corpus.eos_id < vocab_size:
         raise ConfigError(
             f"the end-of-document id {corpus.eos_id:,} is not of a vocabulary of {vocab_size:,}. Give the right "
-            f"--eos-id or --vocab-size."
+            f"eos_id or vocab_size."
         )
     if options.eos_appended and corpus.eos_id is None:
-        raise ConfigError("--eos-appended says that an id ends every document: say which with --eos-id N.")
+        raise ConfigError("eos_appended=True says that an id ends every document: say which with eos_id=N.")
     info = TokenizerInfo(
         name=options.tokenizer or corpus.tokenizer or "unknown",
         sha256="",
@@ -142,16 +145,16 @@ def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions)
     }
 
 
-def _write_parts(
+def _write_shards(
     corpus: Corpus, encoding: Encoding, output: OutputFolder, journal: Journal, options: ConvertOptions
 ) -> Journal:
-    """Write the parts that are not there yet; returns the journal, which then says that all are."""
+    """Write the missing shards; returns the journal, which then names them all."""
 
-    def commit(part: FileEntry) -> None:
+    def commit(shard: FileEntry) -> None:
         nonlocal journal
-        parts = (*journal.parts, part)
-        documents, tokens = sum(each.documents for each in parts), sum(each.tokens for each in parts)
-        journal = replace(journal, parts=parts, position=Position(cursor=(documents, tokens), documents=documents))
+        shards = (*journal.parts, shard)
+        documents, tokens = sum(each.documents for each in shards), sum(each.tokens for each in shards)
+        journal = replace(journal, parts=shards, position=Position(cursor=(documents, tokens), documents=documents))
         output.write_journal(journal)
 
     with SetWriter(
@@ -160,7 +163,7 @@ def _write_parts(
         row_group_tokens=options.row_group_tokens,
         file_tokens=options.file_tokens,
         finished=journal.parts,
-        on_part=commit,
+        on_shard=commit,
     ) as writer:
         for file, batch in corpus.documents(journal.position.cursor or (0, 0)):
             writer.add(_of_vocabulary(batch, encoding.tokenizer, file))
@@ -175,8 +178,8 @@ def _write_parts(
             told = f"cuts the {tokens:,} tokens of {options.input!r} into no more than {documents:,} documents"
         if told is not None:
             warnings.warn(
-                f"the end-of-document id {corpus.eos_id} {told}. A document lies in one row group, which is read and "
-                f"shuffled as a whole. If another id ends documents, give it with --eos-id N and --overwrite.",
+                f"the end-of-document id {corpus.eos_id} {told}. A document is in one row group, which is read and "
+                f"shuffled as a whole. If another id ends documents, give eos_id=N and overwrite=True.",
                 PretokenizeWarning,
                 stacklevel=3,
             )
@@ -191,7 +194,7 @@ def _of_vocabulary(batch: TokenBatch, info: TokenizerInfo, file: Path) -> TokenB
         if least < 0 or largest >= info.vocab_size:
             wrong = least if least < 0 else largest
             raise DataError(
-                f"the id {wrong:,} is not of a vocabulary of {info.vocab_size:,}. Give the right --vocab-size, or the "
+                f"the id {wrong:,} is not of a vocabulary of {info.vocab_size:,}. Give the right vocab_size, or the "
                 f"dtype that the ids were written in.",
                 path=str(file),
             )
@@ -213,11 +216,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--input", required=True, metavar="PATH", help="a local folder or file")
     add("--output", required=True, metavar="FOLDER", help="folder to write, local or a URL")
-    add("--format", choices=FORMATS, help="what lies there; found out if you do not say")
+    add("--format", choices=FORMATS, help="the format of the input; detected if omitted")
     add("--column", metavar="NAME", help="the column of ids in Arrow and Parquet files")
     add("--dtype", choices=("uint16", "uint32", "int32", "int64"), help="of raw ids, where no file beside them says it")
     add("--eos-id", type=int, metavar="N", help="the id that ends a document")
-    add("--eos-appended", action="store_const", const=True, help="say that it ends every document")
+    add("--eos-appended", action="store_const", const=True, help="the id ends every document")
     add("--vocab-size", type=int, metavar="N", help="the largest id + 1")
     add("--tokenizer", metavar="NAME", help="the tokenizer's name, for the manifest, unless the corpus names it")
     add("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N")
@@ -228,12 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with signals_as_interrupts(), warnings_as_lines("convert"):
             manifest = convert(ConvertOptions(reading=reading, **cast("dict[str, object]", values)))  # type: ignore[arg-type]
-    except ParquetLoaderError as exc:
-        print(f"convert: error: {as_arguments(str(exc))}", file=sys.stderr)
+    except ParquetLoaderError as error:
+        print(f"convert: error: {as_arguments(str(error))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as exc:
+    except KeyboardInterrupt as error:
         print("convert: interrupted. Rerun the same command to resume.", file=sys.stderr)
-        return 128 + int(exc.args[0] if exc.args else signal.SIGINT)
+        return 128 + int(error.args[0] if error.args else signal.SIGINT)
     print(
         f"Wrote {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.encoding.dtype}), "
         f"in {len(manifest.files):,} {'file' if len(manifest.files) == 1 else 'files'} to {Location(values['output'])}."

@@ -41,6 +41,9 @@ from ..sources.base import Cursor
 from ..tokenizers.base import TokenArray, TokenBatch
 from ..write.writer import MAX_ROW_GROUP_TOKENS
 
+__all__ = ["FORMATS", "Corpus", "Documents", "Format", "TokenizedOptions", "detect", "open_corpus"]
+
+
 Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
@@ -130,7 +133,7 @@ def detect(path: Path) -> Format:
     formats: list[Format] = [name for name, there in found.items() if there]
     if len(formats) != 1:
         there = f"files of several formats: {', '.join(formats)}" if formats else "no tokenized files"
-        raise ConfigError(f"{str(path)!r} holds {there}. Say which with --format; known are {', '.join(FORMATS)}.")
+        raise ConfigError(f"{str(path)!r} holds {there}. Name one with format; known are {', '.join(FORMATS)}.")
     return formats[0]
 
 
@@ -154,7 +157,7 @@ def open_corpus(path: Path, format: Format | None = None, options: TokenizedOpti
         ("dtype", options.dtype, ("chunks", "datatrove", "dolma")),
     ):
         if value is not None and format not in takers:
-            raise ConfigError(f"--{name} is for {', '.join(takers)}, and {str(path)!r} is {format}: omit it.")
+            raise ConfigError(f"{name}={value!r} is for {', '.join(takers)}, and {str(path)!r} is {format}: omit it.")
     return _OPENERS[format](path, options)
 
 
@@ -188,8 +191,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except ParquetLoaderError:
         raise
-    except FileNotFoundError as exc:
-        raise PathNotFoundError(f"{path} is not there.") from exc
+    except FileNotFoundError as error:
+        raise PathNotFoundError(f"{path} is not there.") from error
     except (
         OSError,
         pa.ArrowException,
@@ -199,14 +202,14 @@ def _reading(path: Path) -> Iterator[None]:
         RecursionError,
         zlib.error,
         csv.Error,
-    ) as exc:
-        if isinstance(exc, OSError) and exc.errno is not None:
-            raise StorageError(f"cannot read {path}: {exc.strerror}.") from exc
-        reason = " ".join(str(exc).split()).rstrip(".") or type(exc).__name__
+    ) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StorageError(f"cannot read {path}: {error.strerror}.") from error
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise DataError(
             f"cannot be read ({reason}). It is damaged or cut short, or is something else under that name.",
             path=str(path),
-        ) from exc
+        ) from error
 
 
 _T = TypeVar("_T")
@@ -226,7 +229,7 @@ def _mapped(path: Path, dtype: npt.DTypeLike) -> TokenArray:
         size, item = path.stat().st_size, np.dtype(dtype).itemsize
         if size % item:
             raise DataError(
-                f"{size:,} bytes are no whole number of integers of {item} bytes: cut short, or of another dtype.",
+                f"{size:,} bytes are not a whole number of {item}-byte integers: cut short, or of another dtype.",
                 path=str(path),
             )
         return np.memmap(path, dtype, mode="r") if size else np.zeros(0, dtype)
@@ -238,7 +241,7 @@ def _dtype_bits(dtype: npt.DTypeLike) -> int:
 
 def _given_dtype(name: str, where: str) -> np.dtype[Any]:
     if name not in ("uint16", "uint32", "int32", "int64"):
-        raise ConfigError(f"{where}: dtype must be uint16, uint32, int32 or int64, got {name!r}.")
+        raise ConfigError(f"{where} must be uint16, uint32, int32 or int64, got {name!r}.")
     dtype: np.dtype[Any] = np.dtype(name).newbyteorder("<")
     return dtype
 
@@ -323,13 +326,13 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
     if not meta:
         found = _files(path, "chunks", ".bin")
         if options.dtype is None:
-            raise ConfigError(f"{str(path)!r} has no meta.json: say --dtype uint16 or uint32.")
+            raise ConfigError(f"{str(path)!r} has no meta.json: give dtype='uint16' or dtype='uint32'.")
         meta = [{"file": str(each.relative_to(folder))} for each in found]
     eos_ids = {_field(each, "eos_token_id", int, meta_path) for each in meta} - {None}
     eos_id = options.eos_id if options.eos_id is not None else next(iter(eos_ids), None)
     if eos_id is None or (len(eos_ids) > 1 and options.eos_id is None):
         known = "not known" if eos_id is None else f"not one but {', '.join(map(str, eos_ids))}"
-        raise ConfigError(f"{files[0] if files else path}: the end-of-document id is {known}. Say --eos-id N.")
+        raise ConfigError(f"{files[0] if files else path}: the end-of-document id is {known}. Give eos_id=N.")
     chunks: list[tuple[Path, np.dtype[Any]]] = []
     last: int | None = eos_id
     for each in meta:
@@ -337,8 +340,8 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         file = folder / name
         named = options.dtype or _field(each, "dtype", str, meta_path)
         if named is None:
-            raise ConfigError(f"{meta_path} does not say the dtype of {name!r}: say --dtype uint16 or uint32.")
-        dtype = _given_dtype(named, "--dtype" if options.dtype else str(meta_path))
+            raise ConfigError(f"{meta_path} does not say the dtype of {name!r}: give dtype='uint16' or dtype='uint32'.")
+        dtype = _given_dtype(named, "dtype" if options.dtype else f"{meta_path}: the dtype")
         with _reading(meta_path):
             if not file.is_file():
                 raise PathNotFoundError(f"{meta_path} names {name!r}, which is not there.")
@@ -367,7 +370,7 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
                 if waiting > MAX_ROW_GROUP_TOKENS:
                     raise DataError(
                         f"the end-of-document id {eos_id} is not among {waiting:,} ids that follow each other, and a "
-                        f"document holds at most {MAX_ROW_GROUP_TOKENS:,}. Give the right --eos-id.",
+                        f"document holds at most {MAX_ROW_GROUP_TOKENS:,}. Give the right eos_id.",
                         path=str(path),
                     )
         if waiting:
@@ -504,7 +507,7 @@ def _datatrove_ends(path: Path) -> npt.NDArray[np.int64]:
 def _datatrove_dtype(data: Path, index: Path, options: TokenizedOptions) -> np.dtype[Any]:
     """By the index, whose last entry is the number of ids."""
     if options.dtype is not None:
-        return _given_dtype(options.dtype, "--dtype")
+        return _given_dtype(options.dtype, "dtype")
     if not index.is_file():
         return np.dtype("<u2")  # said later, as of every format
     ends = _mapped(index, "<u8")
@@ -529,7 +532,7 @@ def _datatrove_tokenizer(data: Path) -> str | None:
 
 
 def _open_dolma(path: Path, options: TokenizedOptions) -> Corpus:
-    dtype = _given_dtype(options.dtype or "uint16", "--dtype")
+    dtype = _given_dtype(options.dtype or "uint16", "dtype")
     files = []
     for data in _files(path, "dolma", ".npy"):
         with _reading(data), data.open("rb") as stream:
@@ -548,8 +551,8 @@ def _dolma_ends(path: Path) -> npt.NDArray[np.int64]:
         for number, row in enumerate(csv.reader(stream), 1):
             try:
                 start, end = int(row[0]), int(row[1])
-            except (ValueError, IndexError) as exc:
-                raise DataError("a row should begin with start and end.", path=f"{path}:{number}") from exc
+            except (ValueError, IndexError) as error:
+                raise DataError("a row should begin with start and end.", path=f"{path}:{number}") from error
             if start != before:
                 raise DataError(
                     f"the span begins at {start:,}, and the one before ends at {before:,}.", path=f"{path}:{number}"
@@ -661,7 +664,9 @@ def _column(schema: Any, options: TokenizedOptions, file: Path) -> str:
     likely = [name for name in _COLUMNS if name in names] or known or names
     usual = bool(likely) and likely[0] in _COLUMNS
     if (len(likely) != 1 and not usual) or schema.names.count(likely[0]) != 1:
-        raise DataError(f"cannot tell which column holds the ids, of {names}. Name it with --column.", path=str(file))
+        raise DataError(
+            f"cannot tell which column holds the ids, of {names}. Name it with column=NAME.", path=str(file)
+        )
     return likely[0]
 
 

@@ -1,7 +1,7 @@
-"""The whole way: records to batches of text, batches to tokens, tokens to files, and on from where a run was ended.
+"""A whole run: records to batches of text, batches to tokens, tokens to files; resumed where an earlier run stopped.
 
-    begin -> write_parts -> all parts there, journal "removing" -> the old set goes, journal "moving"
-          -> parts and manifest come -> staging goes
+    begin -> write_shards -> all shards there, journal "removing" -> the old set goes, journal "moving"
+          -> shards and manifest come -> staging goes
 
 While the tokenizer's threads or processes work on the next batches, the main thread writes one, and another reads those
 after. Reading, choosing and writing are one stream, so what comes out does not depend on how many workers encode.
@@ -23,8 +23,10 @@ from ..tokenizers.gigatoken import with_engine
 from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
 from ..write.manifest import Manifest
-from .parts import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_parts
 from .progress import Progress
+from .shards import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_shards
+
+__all__ = ["Summary", "pretokenize", "tokenize_source"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +64,14 @@ class Summary:
             f"in {self.seconds:,.1f} s ({done_now / 1e6 / max(self.seconds, 1e-3):,.1f} MB/s)."
         )
         if self.earlier_bytes:
-            text += f" {self.earlier_bytes / 1e6:,.1f} MB of it an earlier run had finished."
+            text += f" {self.earlier_bytes / 1e6:,.1f} MB of it was finished by an earlier run."
         for number, what in (
             (left_out.duplicates, "duplicates"),
             (left_out.empty, "empty texts"),
             (left_out.bad, "bad records, listed in the manifest"),
         ):
             if number:
-                text += f" Left out {number:,} {what}."
+                text += f" Skipped {number:,} {what}."
         text += self.manifest.lost.describe()
         if self.skipped:
             text += f" Passed over {len(self.skipped):,} files of other kinds, such as {self.skipped[0]}."
@@ -77,16 +79,16 @@ class Summary:
 
 
 def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], None] | None = None) -> Summary:
-    """Tokenize text into a set of Parquet files, whole or not at all, and on from where the same run was ended.
+    """Tokenize text into a set of Parquet files, completely or not at all; resume where the same run stopped.
 
     Args:
         options: what to do.
         progress: called after every batch, in the calling thread.
 
     Raises:
-        ConfigError: an option that cannot work, an output that is not empty or of other options, a tokenizer that is
-            not to be had.
-        DataError: an input that does not hold what it should; names the file and the line or row.
+        ConfigError: an option that cannot work, an output that is not empty or of other options, a tokenizer that
+            cannot be loaded.
+        DataError: an input with wrong content; names the file and the line or row.
         StorageError: a path that cannot be read or written.
     """
     if options.world_size > 1:
@@ -127,8 +129,8 @@ def tokenize_source(
     """
     if options.dedup and options.seen_hashes is None:
         warnings.warn(
-            "--dedup keeps the hashes of texts in memory for this set alone: another run will not know them. "
-            "--seen-hashes PATH --write-seen-hashes keeps them in a file.",
+            "dedup=True keeps the hashes of texts in memory for this set alone: another run will not know them. "
+            "seen_hashes=PATH and write_seen_hashes=True keep them in a file.",
             PretokenizeWarning,
             stacklevel=2,
         )
@@ -149,9 +151,9 @@ def tokenize_source(
                 seen_before=seen_before,
                 progress=progress,
             )
-            journal = write_parts(job, journal)
+            journal = write_shards(job, journal)
         if seen_file is not None and options.write_seen_hashes:
             # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
-            seen_file.extend(as_digests(output.read_staged(seen_name(part))) for part in journal.parts)
+            seen_file.extend(as_digests(output.read_staged(seen_name(shard))) for shard in journal.parts)
         manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
     return manifest, earlier_bytes

@@ -12,6 +12,9 @@ from typing import IO
 
 from ..extras import import_extra
 
+__all__ = ["SECONDS_BETWEEN_LINES", "Progress", "describe", "reporting"]
+
+
 SECONDS_BETWEEN_LINES = 60.0
 
 

@@ -1,16 +1,16 @@
-"""One set by many machines, which share nothing but the inputs and the output folder.
+"""One set by many machines, which share only the inputs and the output folder.
 
     step      run by      does
-    hash      every rank  the hash of every record of its files        only with --dedup
-    drops     one         which of all records are duplicates          only with --dedup
-    encode    every rank  its files to parts, in a staging folder of its own; goes on after a kill, like any run
-    finish    one         sees that all ranks are whole, moves their parts out in order, writes the manifest
+    hash      every rank  the hash of every record of its files        only with dedup
+    drops     one         which of all records are duplicates          only with dedup
+    encode    every rank  its share of the files to shards, in a staging folder of its own; resumes like any run
+    finish    one         checks that all ranks are complete, publishes their shards in order, writes the manifest
 
-Every rank has a run of whole files, so the parts, rank after rank, hold the documents in the order of the input: the
-documents of one run on one rank, if cut into other parts. A step that is run twice does nothing the second time, or
-the same again.
+A rank's share is consecutive whole files, so the shards, rank after rank, hold the documents in the order of the
+input, as one rank's run would, if cut into other shards. A step that is run twice does nothing the second time, or the
+same again.
 
-Duplicates over all ranks cannot be told while they encode. Hashes are 16 bytes a record; `drops` takes them in
+Duplicates across ranks cannot be detected while they encode. Hashes are 16 bytes a record; `drops` takes them in
 partitions by their first bits, so it holds a partition's table, and a bit for each record.
 """
 
@@ -36,7 +36,9 @@ from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
 from ..write.manifest import MANIFEST_NAME, MAX_LISTED_BAD_RECORDS, Manifest, Skipped
-from .parts import (
+from .pipeline import Summary
+from .progress import Progress
+from .shards import (
     Job,
     begin,
     encoding_of,
@@ -46,10 +48,11 @@ from .parts import (
     publish,
     run_of,
     seen_fingerprint,
-    write_parts,
+    write_shards,
 )
-from .pipeline import Summary
-from .progress import Progress
+
+__all__ = ["Place", "StepDone", "place_from_environment", "pretokenize_rank"]
+
 
 _PARTITIONS = 16
 _PIECE_DIGESTS = 1 << 20
@@ -58,7 +61,7 @@ _LISTED_RANKS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """A step that shows nothing yet.
+    """A step that publishes nothing yet.
 
     Attributes:
         message: what was done, and what comes next.
@@ -145,10 +148,10 @@ def _place(environment: Mapping[str, str], rank_name: str, size_name: str) -> Pl
                     f"{said}, with ids from {first} to {last}: they are not evenly spaced, so none tells its rank. "
                     f"Give rank and world_size=N."
                 )
-    except ValueError as exc:
-        if isinstance(exc, ConfigError):
+    except ValueError as error:
+        if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{said} are no numbers. Give rank and world_size=N.") from exc
+        raise ConfigError(f"{said} are no numbers. Give rank and world_size=N.") from error
     if not 0 <= rank < world_size:
         raise ConfigError(f"{said}: a rank must be from 0 to {world_size - 1}. Give rank and world_size=N.")
     return Place(rank=rank, world_size=world_size, origin=f"{said} say so.")
@@ -172,8 +175,10 @@ def pretokenize_rank(
     output.refuse_inputs(source.files)
     if options.step in ("hash", "drops"):
         if not options.dedup:
-            raise ConfigError(f"step={options.step!r} is for dedup=True alone: give it, or go on with step='encode'.")
-        if _is_whole(source, output, options):
+            raise ConfigError(
+                f"step={options.step!r} is for dedup=True alone: give it, or continue with step='encode'."
+            )
+        if _is_complete(source, output, options):
             return StepDone(message=f"The complete set is in {options.output} already.")
         return _hash(source, options) if options.step == "hash" else _find_drops(source, options)
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
@@ -207,8 +212,8 @@ def _dedup_folder(options: PretokenizeOptions) -> OutputFolder:
     return OutputFolder(options.output, options.storage_options, staging=name)
 
 
-def _is_whole(source: FileSource, output: OutputFolder, options: PretokenizeOptions) -> bool:
-    """Whether the set is there, as far as can be told without a tokenizer.
+def _is_complete(source: FileSource, output: OutputFolder, options: PretokenizeOptions) -> bool:
+    """Whether the set is complete, as far as can be told without a tokenizer.
 
     Raises:
         ConfigError: what is there is of another run.
@@ -255,8 +260,8 @@ def _encode(
                 progress=progress,
                 drops=_read_drops(source, options, seen_before) if options.dedup else None,
             )
-            journal = write_parts(job, journal)
-    tokens = sum(part.tokens for part in journal.parts)
+            journal = write_shards(job, journal)
+    tokens = sum(shard.tokens for shard in journal.parts)
     return StepDone(
         message=f"Rank {options.rank} of {options.world_size} is complete: {journal.position.documents:,} documents, "
         f"{tokens:,} tokens in {len(journal.parts):,} files.{journal.position.lost.describe()} {_outstanding(options)}"
@@ -304,7 +309,7 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
     """One journal of all ranks' journals.
 
     Raises:
-        ConfigError: a rank is not whole, or of other inputs or options.
+        ConfigError: a rank is not complete, or of other inputs or options.
     """
     journals: list[Journal] = []
     missing: list[int] = []
@@ -318,15 +323,15 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
         if changed:
             raise ConfigError(f"rank {rank} is of other inputs or options: {few(changed)}.")
         folder.check_staged(journal.parts)
-        named = tuple(replace(part, name=f"{folder.staging_name}/{part.name}") for part in journal.parts)
+        named = tuple(replace(shard, name=f"{folder.staging_name}/{shard.name}") for shard in journal.parts)
         journals.append(replace(journal, parts=named))
     if missing:
         raise ConfigError(
             f"{_listed(missing)} not complete, of {options.world_size}. Run step='encode' there to its end first."
         )
-    parts = tuple(part for journal in journals for part in journal.parts)
-    if not parts:
-        raise ConfigError("the input holds no text: not one token came of it. Check the input and text_column.")
+    shards = tuple(shard for journal in journals for shard in journal.parts)
+    if not shards:
+        raise ConfigError("the input holds no text: it gave not one token. Check the input and text_column.")
     positions = [journal.position for journal in journals]
     position = replace(
         positions[-1],
@@ -340,7 +345,7 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
         lost=sum((each.lost for each in positions), NOTHING_LOST),
     )
     bad = tuple(entry for journal in journals for entry in journal.bad_records)[:MAX_LISTED_BAD_RECORDS]
-    return Journal(fingerprint=whole, phase="removing", parts=parts, position=position, bad_records=bad)
+    return Journal(fingerprint=whole, phase="removing", parts=shards, position=position, bad_records=bad)
 
 
 # --- duplicates over all ranks
@@ -415,8 +420,8 @@ def _write_checked(folder: OutputFolder, name: str, content: bytes, fingerprint:
 def _read_checked(folder: OutputFolder, name: str, fingerprint: str, step: str) -> bytes:
     try:
         raw = folder.read_staged(name)
-    except StorageError as exc:
-        raise ConfigError(f"{name} is not there: run step={step!r} first, and step='hash' on every rank.") from exc
+    except StorageError as error:
+        raise ConfigError(f"{name} is not there: run step={step!r} first, and step='hash' on every rank.") from error
     if raw[:32] != bytes.fromhex(fingerprint):
         again = "step='drops'" if step == "drops" else "step='hash' and step='drops'"
         raise DataError(f"of other inputs, options or seen_hashes. Run {again} again.", path=name)

@@ -1,6 +1,6 @@
-"""The ranks of `ranks` as tasks of a Ray cluster: the same shards, the same steps, with Ray's own retries.
+"""The ranks of `ranks` as tasks of a Ray cluster: the same shares, the same steps, with Ray's own retries.
 
-A task that is retried, because its process or its machine is gone, goes on from the rank's journal in the output
+A task that is retried, because its process or its machine is gone, resumes from the rank's journal in the output
 folder. All machines must see the inputs and the output under the same names.
 """
 
@@ -16,31 +16,34 @@ from ..options import PretokenizeOptions, Step
 from .pipeline import Summary
 from .ranks import StepDone, pretokenize_rank
 
+__all__ = ["pretokenize_on_ray"]
+
+
 _RETRIES = 10
 
 
 def pretokenize_on_ray(
-    options: PretokenizeOptions, *, address: str = "local", shards: int | None = None
+    options: PretokenizeOptions, *, address: str = "local", world_size: int | None = None
 ) -> Summary | StepDone:
-    """Make a set by as many tasks as there are shards.
+    """Make a set by one task for each rank.
 
     Args:
         options: as for one rank; ``rank``, ``world_size`` and ``step`` are set here.
         address: of a cluster, or ``"local"`` to start one on this machine.
-        shards: how many tasks share the input out; None for one a CPU of the cluster, and at least two.
+        world_size: how many tasks; None for one for each CPU of the cluster, and at least two.
 
     Raises:
         ConfigError: Ray is not installed or not reached, or what `pretokenize_rank` raises.
     """
-    if shards is not None and shards < 2:
-        raise ConfigError(f"with ray, world_size must be at least 2, got {shards}. Omit ray for one rank alone.")
+    if world_size is not None and world_size < 2:
+        raise ConfigError(f"with ray, world_size must be at least 2, got {world_size}. Omit ray for one rank alone.")
     ray: Any = import_extra("ray", "ray")
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
-    except Exception as exc:  # a cluster that is not there has many names
-        raise ConfigError(f"the Ray cluster {address!r} cannot be reached ({exc}). Check the address.") from exc
+    except Exception as error:  # a cluster that is not there has many names
+        raise ConfigError(f"the Ray cluster {address!r} cannot be reached ({error}). Check the address.") from error
     try:
-        count = shards or max(2, int(ray.cluster_resources().get("CPU", 2)))
+        count = world_size or max(2, int(ray.cluster_resources().get("CPU", 2)))
         everywhere = replace(
             options,
             inputs=tuple(map(_absolute, options.inputs)),
@@ -56,9 +59,9 @@ def pretokenize_on_ray(
             tasks = [task.remote(replace(everywhere, rank=rank, step=step)) for rank in ranks]
             try:
                 return list(ray.get(tasks))
-            except ray.exceptions.RayTaskError as exc:
-                if isinstance(exc.cause, ParquetLoaderError):
-                    raise exc.cause from exc
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ParquetLoaderError):
+                    raise error.cause from error
                 raise
 
         ranks = range(everywhere.world_size)

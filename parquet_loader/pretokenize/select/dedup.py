@@ -1,4 +1,4 @@
-"""Exact duplicates: texts that are the same but for white space, told by a hash of 128 bits.
+"""Exact duplicates: texts that are the same except for white space, detected by a hash of 128 bits.
 
     text        "a  b\\n"  "a b"  "c"
     normalised  "a b"     "a b"  "c"      runs of white space are one space, none at the ends
@@ -27,6 +27,20 @@ from ...errors import ConfigError, DataError
 from ...storage.filesystems import open_filesystem
 from ...storage.secrets import Location
 from ..extras import import_extra
+
+__all__ = [
+    "DIGEST_BYTES",
+    "HASH_NAMES",
+    "Digests",
+    "HashName",
+    "SeenFile",
+    "SeenHashes",
+    "as_digests",
+    "check_hash_name",
+    "digest_function",
+    "normalise",
+]
+
 
 HashName = Literal["sha256", "sha1", "md5", "blake2b", "xxh3"]
 HASH_NAMES: tuple[str, ...] = get_args(HashName)
@@ -156,7 +170,7 @@ class SeenFile:
         """The digests in it.
 
         Raises:
-            DataError: something else, a part of a file, or digests of another hash.
+            DataError: something else, an incomplete file, or digests of another hash.
             PathNotFoundError: no such file.
         """
         filesystem, path = open_filesystem(self.url, self.storage_options)
@@ -164,12 +178,14 @@ class SeenFile:
         fields = raw[:_HEADER_BYTES].removeprefix(_MAGIC).split()
         is_ours = raw.startswith(_MAGIC) and len(raw) >= _HEADER_BYTES
         if not is_ours or len(fields) != 2 or not fields[1].isdigit():
-            raise DataError("not a file of seen hashes. Give one that --write-seen-hashes wrote.", path=self.url)
+            raise DataError("not a file of seen hashes. Give one that write_seen_hashes=True wrote.", path=self.url)
         if fields[0].decode() != self.hash_name:
-            problem = f"hashes of {fields[0].decode()!r}, not {self.hash_name!r}. Give --hash {fields[0].decode()}."
+            problem = f"hashes of {fields[0].decode()!r}, not {self.hash_name!r}. Give hash={fields[0].decode()!r}."
             raise DataError(problem, path=self.url)
         if len(raw) != _HEADER_BYTES + DIGEST_BYTES * int(fields[1]):
-            raise DataError(f"{len(raw):,} bytes do not hold its {int(fields[1]):,} hashes: cut short.", path=self.url)
+            raise DataError(
+                f"{len(raw):,} bytes do not hold its {int(fields[1]):,} hashes: it is cut short.", path=self.url
+            )
         return as_digests(raw[_HEADER_BYTES:])
 
     def extend(self, digests: Iterable[Digests]) -> None:

@@ -18,6 +18,8 @@ from ..tokenizers.base import NOTHING_LOST, Lost
 from ..write.journal import Position
 from ..write.manifest import Skipped
 
+__all__ = ["Document", "Ledger"]
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -26,7 +28,7 @@ class Document:
     Attributes:
         record: its text and place.
         text_bytes: of its text, in UTF-8.
-        digest: its hash, or no bytes without ``--dedup``.
+        digest: its hash, or no bytes without ``dedup``.
         skipped: what was not written before it, all in all.
     """
 

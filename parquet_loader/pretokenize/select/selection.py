@@ -1,7 +1,7 @@
 """Which records become documents: bad ones, empty ones and duplicates fall out here, and are counted.
 
 records     a  b!  ""  a  c          b! is bad
-documents   a               c        with --on-bad-record skip, --empty skip and --dedup
+documents   a               c        with on_bad_record="skip", empty="skip" and dedup=True
 skipped     -               1 bad, 1 empty, 1 duplicate     what each document says was skipped before it
 """
 
@@ -19,6 +19,9 @@ from ..sources.base import BadRecord, Record, too_long
 from ..write.manifest import MAX_LISTED_BAD_RECORDS, BadEntry, Skipped
 from .dedup import SeenHashes, as_digests
 from .ledger import Document
+
+__all__ = ["Dedup", "Drops", "OnBadRecord", "OnEmpty", "Selection"]
+
 
 OnBadRecord = Literal["raise", "skip"]
 OnEmpty = Literal["keep", "skip"]
@@ -126,8 +129,8 @@ class Selection:
                 continue
             try:
                 text_bytes = len(record.text) if record.text.isascii() else len(record.text.encode())
-            except UnicodeEncodeError as exc:
-                self._bad(_half_pair(exc, record.origin))
+            except UnicodeEncodeError as error:
+                self._bad(_half_pair(error, record.origin))
                 continue
             if text_bytes > self._max_record_bytes:
                 self._bad(too_long("the text", text_bytes, self._max_record_bytes, record.origin))
@@ -162,9 +165,9 @@ class Selection:
             yield chunk, skipped
 
 
-def _half_pair(exc: UnicodeEncodeError, origin: str) -> DataError:
+def _half_pair(error: UnicodeEncodeError, origin: str) -> DataError:
     return DataError(
-        f"character {exc.start} of the text is {exc.object[exc.start]!r}, half of a surrogate pair, which is no "
+        f"character {error.start} of the text is {error.object[error.start]!r}, half of a surrogate pair, which is no "
         f"character. Correct or remove the document.",
         path=origin,
     )

@@ -1,7 +1,7 @@
 """What a source is: records from a cursor on, and a fingerprint.
 
 A cursor is a tuple of integers that only its source understands. Every record carries the one that stands right after
-it, and ``records(cursor)`` goes on there, so a run that was killed needs no more than the cursor of the last document
+it, and ``records(cursor)`` continues there, so a run that was killed needs no more than the cursor of the last document
 that it has kept:
 
     records()          a (1,)  b (2,)  c (3,)  d (4,)
@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...errors import DataError
+
+__all__ = ["DEFAULT_MAX_RECORD_BYTES", "BadRecord", "Cursor", "Record", "Source", "too_long"]
+
 
 Cursor: TypeAlias = tuple[int, ...]
 

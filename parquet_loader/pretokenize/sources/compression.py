@@ -13,6 +13,9 @@ from ...errors import DataError
 from ...storage.filesystems import Filesystem
 from ..extras import import_extra
 
+__all__ = ["BUFFER_BYTES", "COMPRESSIONS", "opened"]
+
+
 BUFFER_BYTES = 1 << 20
 COMPRESSIONS = (".gz", ".zst")
 
@@ -45,12 +48,12 @@ def opened(filesystem: Filesystem, path: str, name: str, compression: str, offse
             if compression:
                 _skip(stream, offset)
             yield stream
-        except (gzip.BadGzipFile, zlib.error, EOFError, _ZstdDamaged) as exc:
+        except (gzip.BadGzipFile, zlib.error, EOFError, _ZstdDamaged) as error:
             raise DataError(
-                f"not a whole {compression} file ({exc}). It is damaged, cut short, or something else under "
-                f"that name: fetch it again, or leave it out.",
+                f"not a complete {compression} file ({error}). It is damaged, cut short, or something else under "
+                f"that name: fetch it again, or omit it.",
                 path=name,
-            ) from exc
+            ) from error
 
 
 def _refuse_empty(compressed: io.BufferedReader[Any]) -> None:
@@ -106,8 +109,8 @@ class _ZstdStream(io.RawIOBase):
             self._inside_frame = True
             try:
                 self._ready = memoryview(self._frame.decompress(data))
-            except self._zstandard.ZstdError as exc:
-                raise _ZstdDamaged(str(exc)) from exc
+            except self._zstandard.ZstdError as error:
+                raise _ZstdDamaged(str(error)) from error
         size = min(len(buffer), len(self._ready))
         buffer[:size] = self._ready[:size]
         self._ready = self._ready[size:]

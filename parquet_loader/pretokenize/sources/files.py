@@ -35,6 +35,9 @@ try:
     import orjson
 except ImportError:
     orjson = None  # type: ignore[assignment]
+
+__all__ = ["FileSource", "TextUnit"]
+
 TextUnit = Literal["line", "file", "paragraph"]
 
 _PARQUET_BATCH_ROWS = 64  # documents decoded at a time; fewer where they are megabytes
@@ -72,7 +75,9 @@ class FileSource(Source):
             DataError: the cursor is in none of these files.
         """
         if cursor is not None and (len(cursor) != 3 or cursor[0] >= len(self.files)):
-            raise DataError(f"no position in the input is {cursor}; start anew with --overwrite.", path="the journal")
+            raise DataError(
+                f"no position in the input is {cursor}; start again with overwrite=True.", path="the journal"
+            )
         first, position, lines = cursor or (0, 0, 0)
         for at in range(first, len(self.files)):
             yield from self._records_of(at, position, lines)
@@ -85,7 +90,7 @@ class FileSource(Source):
         return {"kinds": kinds, "text_column": self.text_column, "text_unit": self.text_unit, "files": files}
 
     def shard(self, rank: int, world_size: int) -> FileSource:
-        """The whole files of one rank: a run of them, in order, of about as many bytes as every other rank's.
+        """One rank's share: consecutive whole files, in order, of about as many bytes as every other rank's.
 
         Sizes 4 1 1 2 on two ranks: the middles of the files, 2 4.5 5.5 7, halve into 4 | 1 1 2.
         """
@@ -175,8 +180,8 @@ def _line(raw: bytes, begin: int, origin: str, cursor: Cursor) -> _Line | BadRec
     try:
         # A byte order mark is no part of the text; it can only stand at the very beginning.
         text = raw.decode("utf-8" if begin else "utf-8-sig")
-    except UnicodeDecodeError as exc:
-        return BadRecord(error=_invalid_utf8(exc, origin), cursor=cursor)
+    except UnicodeDecodeError as error:
+        return BadRecord(error=_invalid_utf8(error, origin), cursor=cursor)
     if text.endswith("\n"):
         text = text[:-2] if text.endswith("\r\n") else text[:-1]
     return _Line(text, origin, cursor)
@@ -236,9 +241,9 @@ def _whole_file_record(start: _Start) -> Iterator[Record | BadRecord]:
         return
     try:
         yield Record(text=raw.decode("utf-8-sig"), origin=name, cursor=cursor)
-    except UnicodeDecodeError as exc:
-        line = raw.count(b"\n", 0, exc.start) + 1
-        yield BadRecord(error=_invalid_utf8(exc, f"{name}:{line}"), cursor=cursor)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        yield BadRecord(error=_invalid_utf8(error, f"{name}:{line}"), cursor=cursor)
 
 
 def _json_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
@@ -261,8 +266,8 @@ def _json_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
             elif line.text.strip():
                 try:
                     yield Record(text=_json_text(line, column), origin=origin, cursor=cursor)
-                except DataError as exc:
-                    yield BadRecord(error=exc, cursor=cursor)
+                except DataError as error:
+                    yield BadRecord(error=error, cursor=cursor)
 
 
 def _json_text_at_once(raw: bytes, column: str) -> str | None:
@@ -318,12 +323,12 @@ def _json_value(line: str) -> object:
 def _json_text(line: _Line, column: str) -> str:
     try:
         value = _json_value(line.text)
-    except ValueError as exc:
+    except ValueError as error:
         raise DataError(
-            f"invalid JSON ({exc}) in {_shorten(line.text)}. Each line must be one whole JSON object: "
+            f"invalid JSON ({error}) in {_shorten(line.text)}. Each line must be one complete JSON object: "
             f"correct or remove the line.",
             path=line.origin,
-        ) from exc
+        ) from error
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {_json_type(value)}, {_shorten(line.text)}, where each line must be an object such as "
@@ -377,8 +382,8 @@ def _csv_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
                     return
                 if row and len(row) != fields:
                     problem = f"the row has {len(row)} fields, and the header {fields}. Correct or remove the row."
-            except csv.Error as exc:
-                problem = f"not valid CSV ({exc}). Correct or remove the row, which ends on line {lines.number}."
+            except csv.Error as error:
+                problem = f"not valid CSV ({error}). Correct or remove the row, which ends on line {lines.number}."
             cursor = (start.at, lines.offset, lines.number)
             if problem:
                 yield BadRecord(error=DataError(problem, path=origin), cursor=cursor)
@@ -388,8 +393,8 @@ def _csv_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
             elif row:  # an empty line is no row
                 try:
                     yield Record(text=_csv_text(row[wanted], origin, column), origin=origin, cursor=cursor)
-                except DataError as exc:
-                    yield BadRecord(error=exc, cursor=cursor)
+                except DataError as error:
+                    yield BadRecord(error=error, cursor=cursor)
 
 
 class _CsvLines:
@@ -431,8 +436,8 @@ def _csv_header(start: _Start, column: str) -> tuple[int, int]:
         lines = _CsvLines(stream, beginning)
         try:
             header = next(csv.reader(lines), [])
-        except csv.Error as exc:
-            raise DataError(f"not valid CSV ({exc}). Correct the header.", path=f"{file.name}:1") from exc
+        except csv.Error as error:
+            raise DataError(f"not valid CSV ({error}). Correct the header.", path=f"{file.name}:1") from error
     if header.count(column) != 1:
         raise DataError(
             f"{'more than one column of that name' if column in header else 'no such column'}; the header has "
@@ -449,8 +454,8 @@ def _csv_text(text: str, origin: str, column: str) -> str:
     except UnicodeEncodeError:
         try:
             text.encode(errors="surrogateescape").decode()
-        except UnicodeDecodeError as exc:
-            raise _invalid_utf8(exc, origin, column) from exc
+        except UnicodeDecodeError as error:
+            raise _invalid_utf8(error, origin, column) from error
     return text
 
 
@@ -477,8 +482,8 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                     origin, cursor = f"{file.name}: row {row}", (at, row + 1, rows)
                     try:
                         text = value.as_py()
-                    except UnicodeDecodeError as exc:
-                        yield BadRecord(error=_invalid_utf8(exc, origin, column), cursor=cursor)
+                    except UnicodeDecodeError as error:
+                        yield BadRecord(error=_invalid_utf8(error, origin, column), cursor=cursor)
                     else:
                         if text is None:
                             problem = (
@@ -492,12 +497,12 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                 raise DataError(f"it ends after {row:,} rows, and its footer says {rows:,}: damaged.", path=file.name)
         except StorageError:
             raise
-        except (pa.ArrowException, OSError) as exc:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"not readable as Parquet after {row} rows: {exc}. "
+                f"not readable as Parquet after {row} rows: {error}. "
                 f"The file is damaged, or is something else under that name.",
                 path=file.name,
-            ) from exc
+            ) from error
 
 
 def _batch_rows(metadata: Any, path: Sequence[str]) -> int:
@@ -556,10 +561,10 @@ def _text_path(schema: Any, name: str, column: str) -> list[str]:
     return path
 
 
-def _invalid_utf8(exc: UnicodeDecodeError, origin: str, column: str | None = None) -> DataError:
-    wrong = bytes(exc.object[exc.start : exc.end])
+def _invalid_utf8(error: UnicodeDecodeError, origin: str, column: str | None = None) -> DataError:
+    wrong = bytes(error.object[error.start : error.end])
     return DataError(
-        f"invalid UTF-8: {wrong!r} at byte {exc.start} ({exc.reason}). Convert the text to UTF-8, or remove it.",
+        f"invalid UTF-8: {wrong!r} at byte {error.start} ({error.reason}). Convert the text to UTF-8, or remove it.",
         path=origin,
         column=column,
     )

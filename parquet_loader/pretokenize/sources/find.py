@@ -155,7 +155,7 @@ def _listed(
         filesystem, each = listed[_place_of(url)]
         files = next(each)
         if not files and WILDCARD.search(url):
-            raise PathNotFoundError(f"no file matches {url!r}. Quote a glob so that it reaches the program whole.")
+            raise PathNotFoundError(f"no file matches {url!r}. Quote a glob, so that the shell does not expand it.")
         yield filesystem, files
 
 

@@ -1,7 +1,7 @@
 """Records out of a data set of the Hugging Face Hub, streamed by the ``datasets`` package.
 
 ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, tokens and caches are that package's own affair. The cursor is the number of rows
-read; going on skips them, and whole files of them where ``datasets`` can. The revision is made a commit when the
+read; resuming skips them, and whole files of them where ``datasets`` can. The revision is made a commit when the
 data set is opened, so that a set that changes on the Hub is noticed and never mixed.
 """
 
@@ -15,6 +15,9 @@ from typing import Any
 from ...errors import ConfigError, DataError, StorageError
 from ..extras import import_extra
 from .base import BadRecord, Cursor, Record, Source
+
+__all__ = ["HubSource", "open_hub_dataset"]
+
 
 # What datasets says of them from version 4 on, and before that if nobody has allowed the script to be run.
 _SIGNS_OF_A_SCRIPT = ("Dataset scripts are no longer supported", "trust_remote_code")
@@ -41,15 +44,17 @@ def open_hub_dataset(name: str, config: str | None, split: str, revision: str | 
     where = f"dataset={name!r} (config {config!r}, split {split!r})"
     try:
         dataset = datasets.load_dataset(name, config, split=split, revision=commit or revision, streaming=True)
-    except Exception as exc:  # offline, no such name and no permission are all different types
-        reason = " ".join(str(exc).split()).rstrip(".")
+    except Exception as error:  # offline, no such name and no permission are all different types
+        reason = " ".join(str(error).split()).rstrip(".")
         if any(each in reason for each in _SIGNS_OF_A_SCRIPT):
             raise ConfigError(
                 f"{where} is made by a script, which datasets {datasets.__version__} does not run: {reason}. "
                 f"{_FILES.get(name, _PARQUET_COPY)} Or install 'datasets<4' and set HF_DATASETS_TRUST_REMOTE_CODE=1, "
                 f"which runs the script."
-            ) from exc
-        raise ConfigError(f"{where} cannot be opened: {reason}. Check the names, the network and HF_ENDPOINT.") from exc
+            ) from error
+        raise ConfigError(
+            f"{where} cannot be opened: {reason}. Check the names, the network and HF_ENDPOINT."
+        ) from error
     return dataset, commit
 
 
@@ -89,8 +94,10 @@ class HubSource(Source):
         while True:
             try:
                 values = next(rows, None)
-            except Exception as exc:  # datasets and the Hub's client share no base but this
-                raise StorageError(f"cannot read {self.name} after {row:,} rows: {exc or type(exc).__name__}") from exc
+            except Exception as error:  # datasets and the Hub's client share no base but this
+                raise StorageError(
+                    f"cannot read {self.name} after {row:,} rows: {error or type(error).__name__}"
+                ) from error
             if values is None:
                 return
             origin, text = f"{self.name}: row {row}", _value(values, self.text_column)
@@ -100,8 +107,7 @@ class HubSource(Source):
             else:
                 found = f"it is {type(text).__name__}" if text is not _MISSING else f"the row has {', '.join(values)}"
                 problem = f"a string was expected, {found}. Name another column with text_column."
-                error = DataError(problem, path=origin, column=self.text_column)
-                yield BadRecord(error=error, cursor=(row,))
+                yield BadRecord(error=DataError(problem, path=origin, column=self.text_column), cursor=(row,))
 
     def fingerprint(self) -> dict[str, object]:
         """Names and commit; what a local folder holds is not looked at."""

@@ -19,6 +19,18 @@ from .files import FileSource, TextUnit
 from .find import Kind, find_files
 from .hub import HubSource, open_hub_dataset
 
+__all__ = [
+    "PRESETS",
+    "SOURCE_OPTIONS",
+    "Preset",
+    "SourceFactory",
+    "SourceOptions",
+    "open_source",
+    "register_source",
+    "source_names",
+    "sources_using",
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
@@ -102,8 +114,8 @@ def _imported(name: str) -> SourceFactory | None:
         return None
     try:
         return cast("SourceFactory", getattr(importlib.import_module(module), attribute))
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigError(f"the source {name!r} cannot be imported: {exc}.") from exc
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"the source {name!r} cannot be imported: {error}.") from error
 
 
 def _files(kind: Kind | None) -> SourceFactory:

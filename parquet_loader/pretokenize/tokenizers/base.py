@@ -16,6 +16,18 @@ import numpy.typing as npt
 
 from ...errors import DataError
 
+__all__ = [
+    "NOTHING_LOST",
+    "EngineName",
+    "Lost",
+    "TokenArray",
+    "TokenBatch",
+    "Tokenizer",
+    "TokenizerInfo",
+    "refuse_control_ids",
+]
+
+
 EngineName = Literal["tokenizers", "gigatoken"]
 TokenArray = npt.NDArray[Any]  # uint16 or int32
 
@@ -158,6 +170,6 @@ def refuse_control_ids(
         raise DataError(
             f"the text spells the special token {id_to_token(token_id)!r}, and this tokenizer makes its control id "
             f"{token_id} of it. Change the text, use a tokenizer that keeps it text, or, if it is the one that ends "
-            f"documents, name another with --eos-token.",
+            f"documents, name another with eos_token.",
             path=origins[document],
         )

@@ -21,6 +21,9 @@ from ..extras import import_extra
 if TYPE_CHECKING:
     import tokenizers
 
+__all__ = ["COMMON_EOS_TOKENS", "Declared", "find_eos", "read_declared"]
+
+
 # The names that end a document in the tokenizers people pretrain with. Names that end a chat's turn are not among them.
 COMMON_EOS_TOKENS = (
     "<|endoftext|>",
@@ -59,19 +62,20 @@ def read_declared(read: Callable[[str], dict[str, Any]]) -> Declared:
     Raises:
         ConfigError: a file that is not what it should be.
     """
-    config = read("tokenizer_config.json")
+    config, added = read("tokenizer_config.json"), {}
+    if "added_tokens_decoder" not in config:
+        config, added = config | read("special_tokens_map.json"), read("added_tokens.json")
     try:
         if "added_tokens_decoder" in config:
             numbered = {int(token_id): _fields(token) for token_id, token in config["added_tokens_decoder"].items()}
         else:
-            config = config | read("special_tokens_map.json")
-            numbered = {int(token_id): _fields(text) for text, token_id in read("added_tokens.json").items()}
+            numbered = {int(token_id): _fields(text) for text, token_id in added.items()}
         named = {key: _fields(config[key]) | {"special": True} for key in _NAMED if config.get(key) is not None}
-    except (TypeError, ValueError, KeyError, AttributeError) as exc:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"--tokenizer: a token in the files beside the tokenizer.json is neither a text nor an object with its "
-            f"'content' ({exc!r}). Correct tokenizer_config.json, or name the end-of-document token with --eos-token."
-        ) from exc
+            f"a token in the files beside the tokenizer.json is neither a string nor an object with its 'content' "
+            f"({error!r}). Correct tokenizer_config.json, or name the end-of-document token with eos_token."
+        ) from error
     return Declared(
         eos=named["eos_token"]["content"] if "eos_token" in named else None,
         ids={token["content"]: token_id for token_id, token in numbered.items()},
@@ -115,7 +119,7 @@ def _asked(tokenizer: tokenizers.Tokenizer, declare: Callable[[], Declared], ask
         declared = declare()
         if all(token["content"] != asked for token in declared.tokens):
             raise ConfigError(
-                f"--eos-token {asked!r} is no token of {where!r}. Its special tokens: {_specials(tokenizer)}."
+                f"eos_token={asked!r} is no token of {where!r}. Its special tokens: {_specials(tokenizer)}."
             )
         _add_missing(tokenizer, declared, asked, where)
     return asked
@@ -131,8 +135,8 @@ def _found(tokenizer: tokenizers.Tokenizer, declare: Callable[[], Declared], whe
     if len(common) != 1:
         problem = f"it has several that could ({', '.join(common)})" if common else "it has none of the usual names"
         raise ConfigError(
-            f"--append-eos: cannot tell which token of {where!r} ends a document: {problem}, and no "
-            f"tokenizer_config.json beside it says. Name it with --eos-token. "
+            f"append_eos=True: cannot tell which token of {where!r} ends a document: {problem}, and no "
+            f"tokenizer_config.json beside it says so. Name it with eos_token. "
             f"Its special tokens: {_specials(tokenizer)}."
         )
     return common[0]
@@ -146,9 +150,9 @@ def _add_missing(tokenizer: tokenizers.Tokenizer, declared: Declared, eos: str, 
     added, wanted = tokenizer.token_to_id(eos), declared.ids.get(eos)
     if wanted is not None and added != wanted:
         raise ConfigError(
-            f"--tokenizer: the end-of-document token {eos!r} of {where!r} is not in its tokenizer.json, where the next "
+            f"tokenizer={where!r}: the end-of-document token {eos!r} is not in its tokenizer.json, where the next "
             f"free id is {added}, and the files beside it give it the id {wanted}. Save the tokenizer again with "
-            f"transformers, which writes all tokens into the tokenizer.json, or name another token with --eos-token."
+            f"transformers, which writes all tokens into the tokenizer.json, or name another token with eos_token."
         )
 
 

@@ -4,7 +4,7 @@ gigatoken encodes about thirty times as fast as the ``tokenizers`` package, and 
 compared with the reference
 
     before the run    on the first documents, and on texts that spell the special tokens: where an id differs, the
-                      whole run goes with the reference, and a warning says so
+                      whole run uses the reference, and a warning says so
     during the run    on one document in 1,024, chosen by its own text, so that the choice is the same in every run:
                       where an id differs now, files may hold wrong ids already, and the run ends with an error
 """
@@ -25,6 +25,9 @@ from ..extras import import_extra
 from ..sources.base import BadRecord, Source
 from .base import EngineName, TokenBatch, Tokenizer
 from .huggingface import HuggingFaceTokenizer
+
+__all__ = ["SAMPLE_DOCUMENTS", "GigatokenTokenizer", "with_engine"]
+
 
 SAMPLE_DOCUMENTS = 200
 _SAMPLE_BYTES = 1 << 19
@@ -66,7 +69,7 @@ class GigatokenTokenizer:
         if wrong is not None:
             raise DataError(
                 "gigatoken gives other ids than the tokenizers package for this document, so files written before may "
-                "hold wrong ids. Start anew with --engine tokenizers --overwrite.",
+                "hold wrong ids. Start again with engine='tokenizers' and overwrite=True.",
                 path=origins[wrong],
             )
         return batch
@@ -110,15 +113,15 @@ def with_engine(tokenizer: Tokenizer, engine: EngineName, source: Source) -> Tok
     if engine == "tokenizers":
         return tokenizer
     if not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise ConfigError(f"--engine {engine} is for a tokenizer.json, and {tokenizer.info.name!r} is none.")
+        raise ConfigError(f"engine={engine!r} is for a tokenizer.json, and {tokenizer.info.name!r} is none.")
     import_extra("gigatoken", "gigatoken")
     texts = [*_first_texts(source), *(f"a{token} {token}b" for token in tokenizer.control_tokens())]
     try:
         fast = GigatokenTokenizer(tokenizer)
         wrong = fast.differing(fast.encode_unchecked(texts), texts, range(len(texts)))
         problem = None if wrong is None else f"gives other ids for {texts[wrong][:60]!r}"
-    except Exception as exc:  # a kind of tokenizer that it does not know
-        problem = f"does not take this tokenizer ({' '.join(str(exc).split())})"
+    except Exception as error:  # a kind of tokenizer that it does not know
+        problem = f"does not take this tokenizer ({' '.join(str(error).split())})"
     if problem is None:
         return fast
     warnings.warn(f"{engine} {problem}: the tokenizers package is used instead.", PretokenizeWarning, stacklevel=2)

@@ -114,9 +114,9 @@ class HuggingFaceTokenizer:
     def _encode_by(self, tokenizer: tokenizers.Tokenizer, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         try:
             encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as exc:  # the package raises the bare class, and does not say for which text
+        except Exception as error:  # the package raises the bare class, and does not say for which text
             if len(texts) == 1:
-                raise DataError(f"the tokenizer has no ids for this text ({exc}).", path=origins[0]) from exc
+                raise DataError(f"the tokenizer has no ids for this text ({error}).", path=origins[0]) from error
             for text, origin in zip(texts, origins, strict=True):
                 self._encode_by(tokenizer, [text], [origin])
             raise
@@ -178,9 +178,9 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
         tokenizer, read = _from_hub(module, where), partial(_fetch_config, where)
     else:
         raise ConfigError(
-            f"--tokenizer: there is no file or folder {where!r}. Give a tokenizer.json, a local folder that holds one, "
-            f"a name on the Hugging Face Hub such as 'openai-community/gpt2', tiktoken:NAME, a SentencePiece .model, "
-            f"or bytes."
+            f"tokenizer={where!r}: there is no such file or folder. Give a tokenizer.json, a local folder that holds "
+            f"one, a name on the Hugging Face Hub such as 'openai-community/gpt2', tiktoken:NAME, a SentencePiece "
+            f".model, or bytes."
         )
     eos = find_eos(tokenizer, lambda: read_declared(read), eos_token, where, need_eos)
     serialised = tokenizer.to_str()
@@ -190,8 +190,8 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
     if problem is not None:
         if need_eos or eos_token is not None:
             raise ConfigError(
-                f"--eos-token: {eos!r} of {where!r} {problem}, so it cannot end documents. Name another token with "
-                f"--eos-token."
+                f"eos_token={eos!r} of {where!r} {problem}, so it cannot end documents. Name another token with "
+                f"eos_token."
             )
         eos = eos_id = None
     random = randomness(values)
@@ -219,26 +219,26 @@ def _is_hub_name(where: str) -> bool:
 
 def _from_file(module: Any, path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
-        raise ConfigError(f"--tokenizer: the folder {str(path.parent)!r} holds no tokenizer.json.")
+        raise ConfigError(f"tokenizer={str(path.parent)!r}: the folder holds no tokenizer.json.")
     try:
         tokenizer: tokenizers.Tokenizer = module.Tokenizer.from_file(str(path))
-    except Exception as exc:  # the package raises the bare class
+    except Exception as error:  # the package raises the bare class
         raise ConfigError(
-            f"--tokenizer: {str(path)!r} is no tokenizer that the tokenizers package reads ({exc}). "
+            f"tokenizer={str(path)!r} is no tokenizer that the tokenizers package reads ({error}). "
             f"Give the tokenizer.json itself, or the folder that holds it."
-        ) from exc
+        ) from error
     return tokenizer
 
 
 def _from_hub(module: Any, name: str) -> tokenizers.Tokenizer:
     try:
         tokenizer: tokenizers.Tokenizer = module.Tokenizer.from_pretrained(name)
-    except Exception as exc:  # offline, no such name and no permission are all different types
-        reason = " ".join(str(exc).split())
+    except Exception as error:  # offline, no such name and no permission are all different types
+        reason = " ".join(str(error).split())
         raise ConfigError(
-            f"--tokenizer: {name!r} is no file or folder here, and could not be fetched from the Hugging Face Hub "
+            f"tokenizer={name!r} is no file or folder here, and could not be fetched from the Hugging Face Hub "
             f"({reason}). Without a network, give a tokenizer.json or a folder that holds one."
-        ) from exc
+        ) from error
     return tokenizer
 
 
@@ -251,16 +251,16 @@ def _fetch_config(name: str, file: str) -> dict[str, Any]:
     hub = import_extra("huggingface_hub")
     try:
         path = Path(hub.hf_hub_download(name, file))
-    except Exception as exc:  # no network, no permission, no such file
-        absent = isinstance(exc, hub.errors.EntryNotFoundError)
-        unreached = isinstance(exc, hub.errors.LocalEntryNotFoundError)
+    except Exception as error:  # no network, no permission, no such file
+        absent = isinstance(error, hub.errors.EntryNotFoundError)
+        unreached = isinstance(error, hub.errors.LocalEntryNotFoundError)
         if (absent and not unreached) or hub.try_to_load_from_cache(name, file) is hub._CACHED_NO_EXIST:
             return {}
-        reason = " ".join(str(exc).split())
+        reason = " ".join(str(error).split())
         raise ConfigError(
-            f"--tokenizer: {file} of {name!r}, which may name the end-of-document token, could not be fetched from the "
-            f"Hugging Face Hub ({reason}). Name the token with --eos-token, or try again with a network."
-        ) from exc
+            f"tokenizer={name!r}: {file}, which may name the end-of-document token, could not be fetched from the "
+            f"Hugging Face Hub ({reason}). Name the token with eos_token, or try again with a network."
+        ) from error
     return _read_config(path.parent, file)
 
 
@@ -270,8 +270,8 @@ def _read_config(folder: Path, file: str) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(path.read_bytes())
-    except ValueError as exc:
-        raise ConfigError(f"--tokenizer: {str(path)!r} is not valid JSON ({exc}). Correct or remove it.") from exc
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is not valid JSON ({error}). Correct or remove it.") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"--tokenizer: {str(path)!r} is not a JSON object. Correct or remove it.")
+        raise ConfigError(f"{str(path)!r} is not a JSON object. Correct or remove it.")
     return values

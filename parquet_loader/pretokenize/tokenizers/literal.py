@@ -19,6 +19,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = ["LiteralForm", "eos_problem", "literal_form", "randomness"]
+
+
 # The bytes of UTF-8 as the printable characters that byte-level tokenizers write for them.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTE_CHARACTERS = {*map(chr, _PRINTABLE), *(chr(0x100 + at) for at in range(256 - len(_PRINTABLE)))}

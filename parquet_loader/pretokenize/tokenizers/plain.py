@@ -16,6 +16,9 @@ from ...errors import ConfigError
 from ..extras import import_extra
 from .base import TokenArray, TokenBatch, TokenizerInfo
 
+__all__ = ["ByteTokenizer", "SentencePieceTokenizer", "TiktokenTokenizer", "load_sentencepiece", "load_tiktoken"]
+
+
 _BYTES_EOS = "<eos>"
 
 
@@ -24,7 +27,7 @@ class ByteTokenizer:
 
     def __init__(self, eos_token: str | None = None) -> None:
         if eos_token not in (None, _BYTES_EOS):
-            raise ConfigError(f"--eos-token {eos_token!r} is no token of 'bytes', which has {_BYTES_EOS!r} alone.")
+            raise ConfigError(f"eos_token={eos_token!r} is no token of 'bytes', which has {_BYTES_EOS!r} alone.")
         name = hashlib.sha256(b"parquet_loader bytes 1").hexdigest()
         self.info = TokenizerInfo(name="bytes", sha256=name, vocab_size=257, eos_token=_BYTES_EOS, eos_id=256)
 
@@ -50,28 +53,28 @@ def load_tiktoken(where: str, eos_token: str | None) -> TiktokenTokenizer:
     name = where.removeprefix("tiktoken:")
     try:
         encoding = module.get_encoding(name)
-    except Exception as exc:  # an unknown name and a network that fails are all different types
-        reason = " ".join(str(exc).split())
+    except Exception as error:  # an unknown name and a network that fails are all different types
+        reason = " ".join(str(error).split())
         raise ConfigError(
-            f"--tokenizer: {where!r} cannot be had ({reason}). tiktoken fetches each encoding once, and knows "
+            f"tokenizer={where!r} cannot be loaded ({reason}). tiktoken fetches each encoding once, and knows "
             f"{', '.join(module.list_encoding_names())}."
-        ) from exc
+        ) from error
     eos = "<|endoftext|>" if eos_token is None else eos_token
     if eos not in encoding.special_tokens_set:
         raise ConfigError(
-            f"--eos-token {eos!r} is no token of {where!r}. Its special tokens: "
+            f"eos_token={eos!r} is no token of {where!r}. Its special tokens: "
             f"{', '.join(sorted(encoding.special_tokens_set))}."
         )
     eos_id = encoding.encode_single_token(eos)
     if encoding.decode_single_token_bytes(eos_id) != eos.encode():
         raise ConfigError(
-            f"--eos-token: {eos!r} of {where!r} has the id {eos_id}, which also stands for text. Name another token "
-            f"with --eos-token."
+            f"eos_token={eos!r} of {where!r} has the id {eos_id}, which also stands for text. Name another token with "
+            f"eos_token."
         )
     lacking = [byte for byte in range(256) if not _has_byte(encoding, byte)]
     if lacking:
         raise ConfigError(
-            f"--tokenizer: {where!r} has no token for {len(lacking)} of the 256 bytes, such as 0x{lacking[0]:02X}, so "
+            f"tokenizer={where!r} has no token for {len(lacking)} of the 256 bytes, such as 0x{lacking[0]:02X}, so "
             f"it cannot encode every text. Use another tokenizer."
         )
     sha256 = hashlib.sha256()
@@ -129,7 +132,9 @@ def load_sentencepiece(where: str, eos_token: str | None, need_eos: bool) -> Sen
     """
     path = Path(where).expanduser()
     if not path.is_file():
-        raise ConfigError(f"--tokenizer: there is no file {where!r}. Give a SentencePiece model, which ends in .model.")
+        raise ConfigError(
+            f"tokenizer={where!r}: there is no such file. Give a SentencePiece model, which ends in .model."
+        )
     return SentencePieceTokenizer(path.read_bytes(), where, eos_token, need_eos)
 
 
@@ -140,20 +145,20 @@ class SentencePieceTokenizer:
         module = import_extra("sentencepiece", "sentencepiece")
         self._arguments = (model, where, eos_token, need_eos)
         if not model:  # which the package takes, with a message of its own for every call
-            raise ConfigError(f"--tokenizer: {where!r} is empty. Give a SentencePiece model.")
+            raise ConfigError(f"tokenizer={where!r} is empty. Give a SentencePiece model.")
         try:
             self._processor = module.SentencePieceProcessor(model_proto=model)
-        except Exception as exc:  # the package raises RuntimeError, and others for other contents
-            raise ConfigError(f"--tokenizer: {where!r} is no SentencePiece model ({exc}).") from exc
+        except Exception as error:  # the package raises RuntimeError, and others for other contents
+            raise ConfigError(f"tokenizer={where!r} is no SentencePiece model ({error}).") from error
         eos_id = self._processor.eos_id() if eos_token is None else self._processor.piece_to_id(eos_token)
         known = eos_id >= 0 and (eos_token is None or self._processor.id_to_piece(eos_id) == eos_token)
         if not known and (need_eos or eos_token is not None):
             asked = f"has no token {eos_token!r}" if eos_token is not None else "has no end-of-sentence token"
-            raise ConfigError(f"--eos-token: {where!r} {asked}. Name one of its control symbols with --eos-token.")
+            raise ConfigError(f"tokenizer={where!r} {asked}. Name one of its control symbols with eos_token.")
         if known and not self._processor.is_control(eos_id):
             raise ConfigError(
-                f"--eos-token: {eos_token!r} of {where!r} is no control symbol, so its id also comes out of text. Name "
-                f"a control symbol with --eos-token. There are: {self._control_symbols()}."
+                f"eos_token={eos_token!r} of {where!r} is no control symbol, so its id also comes out of text. Name a "
+                f"control symbol with eos_token; it has: {self._control_symbols()}."
             )
         self.info = TokenizerInfo(
             name=where,

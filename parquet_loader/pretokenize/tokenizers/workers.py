@@ -29,6 +29,9 @@ from typing import IO, Any, TypeVar, cast
 from ...errors import ConfigError, ParquetLoaderError
 from .base import TokenBatch, Tokenizer
 
+__all__ = ["Encode", "WorkerError", "ahead", "encoders", "in_order", "serve"]
+
+
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 Encode = Callable[[Sequence[str], Sequence[str]], TokenBatch]
@@ -61,8 +64,8 @@ def _this_process(tokenizer: Tokenizer) -> Iterator[list[Encode]]:
 def _processes(tokenizer: Tokenizer, workers: int) -> Iterator[list[Encode]]:
     try:
         pickled = pickle.dumps(tokenizer)
-    except Exception as exc:  # whatever a tokenizer's own code raises
-        raise ConfigError(f"the tokenizer cannot be sent to worker processes ({exc}). Use workers=0.") from exc
+    except Exception as error:  # whatever a tokenizer's own code raises
+        raise ConfigError(f"the tokenizer cannot be sent to worker processes ({error}). Use workers=0.") from error
     running: list[_Worker] = []
     try:
         running.extend(_Worker(number) for number in range(workers))
@@ -98,8 +101,8 @@ class _Threads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(function(*arguments))
-                except BaseException as exc:  # whatever it is, it is for whoever asks for the result
-                    future.set_exception(exc)
+                except BaseException as error:  # whatever it is, it is for whoever asks for the result
+                    future.set_exception(error)
             del task, future, arguments  # may be large, and the next may be long in coming
 
     def __enter__(self) -> _Threads:
@@ -201,16 +204,16 @@ class _Worker:
         """Write one message."""
         try:
             _write(cast("IO[bytes]", self._process.stdin), pickled)
-        except OSError as exc:
-            raise self._ended() from exc
+        except OSError as error:
+            raise self._ended() from error
 
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         """The texts' tokens, by the process."""
         self.send(pickle.dumps((list(texts), list(origins)), protocol=pickle.HIGHEST_PROTOCOL))
         try:
             answer = _read(cast("IO[bytes]", self._process.stdout))
-        except (OSError, ValueError) as exc:
-            raise self._ended() from exc
+        except (OSError, ValueError) as error:
+            raise self._ended() from error
         if answer is None:
             raise self._ended()
         result = pickle.loads(answer)
@@ -222,8 +225,8 @@ class _Worker:
         status = self._process.wait()
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         return WorkerError(
-            f"worker process {self._number} ended {how}. If the system ran out of memory, use fewer --workers or a "
-            f"smaller --batch-bytes. The same command goes on from the last finished file."
+            f"worker process {self._number} ended {how}. If the system ran out of memory, use fewer workers or a "
+            f"smaller batch_bytes. Rerun the same command to resume after the last finished file."
         )
 
     def stop(self) -> None:
@@ -255,10 +258,10 @@ def _answer(tokenizer: Tokenizer, request: bytes) -> bytes:
     try:
         texts, origins = pickle.loads(request)
         return pickle.dumps(tokenizer.encode(texts, origins), protocol=pickle.HIGHEST_PROTOCOL)
-    except ParquetLoaderError as exc:
-        return pickle.dumps(exc)
-    except Exception as exc:  # its class may not be known on the other side
-        return pickle.dumps(WorkerError(f"the tokenizer failed: {type(exc).__name__}: {exc}"))
+    except ParquetLoaderError as error:
+        return pickle.dumps(error)
+    except Exception as error:  # its class may not be known on the other side
+        return pickle.dumps(WorkerError(f"the tokenizer failed: {type(error).__name__}: {error}"))
 
 
 def serve() -> None:

@@ -1,19 +1,19 @@
-"""The output folder: nothing of a set is seen in it before all of the set is there.
+"""The output folder: no file of a set appears in it before the set is complete.
 
 Everything is written into a folder ``_staging-run`` inside the output, which readers of Parquet folders pass over
-because of its first letter, beside the journal that lets the same command go on. `OutputFolder.publish` then moves the
+because of its first letter, beside the journal that lets the same command resume. `OutputFolder.publish` then moves the
 files out, and at no moment shows a mixture:
 
-    1. the old manifest goes     the folder no longer says that it is a whole set
-    2. the old parts go          a reader sees fewer and fewer old files
-    3. the new parts come        a reader sees more and more new files
-    4. the new manifest comes    the folder says that it is a whole set again
+    1. the old manifest goes     the folder no longer says that it is a complete set
+    2. the old shards go         a reader sees fewer and fewer old files
+    3. the new shards come       a reader sees more and more new files
+    4. the new manifest comes    the folder says that it is a complete set again
 
-Each step can be done twice, so a run that was killed while publishing goes on with publishing.
+Each step can be done twice, so a run that was killed while publishing resumes publishing.
 
-Why not write each part where it belongs as it gets done: a run that fails after hours would have destroyed the old set
-and left a part of the new one that nothing but the missing manifest tells from a whole one. This way a failure, at any
-time before publishing, leaves the set as it was; the price is room for both sets. A rename is atomic on a disk. An
+Why not write each shard in its final place at once: a run that fails after hours would have destroyed the old set and
+left an incomplete new one, which only the missing manifest shows. This way a failure at any time before publishing
+leaves the old set as it was; the price is room for both sets. A rename is atomic on a disk. An
 object store has no rename, but its copy shows an object whole or not at all.
 """
 
@@ -35,19 +35,22 @@ from .journal import JOURNAL_NAME, Journal
 from .lock import LOCK_NAME, Claim, claimed
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
+__all__ = ["OutputFolder", "is_shard", "shard_name"]
+
+
 _STAGING_PREFIX = "_staging-"
 _STAGING_NAME = f"{_STAGING_PREFIX}run"
-_PART = re.compile(r"part-\d{5,}\.parquet")
+_SHARD = re.compile(r"part-\d{5,}\.parquet")
 _PARALLEL_REQUESTS = 16  # publishing is one request or two a file, and object stores answer many at once
 
 
-def part_name(number: int, parts: int) -> str:
-    """The final name of a part; the digits are enough for names to sort as numbers.
+def shard_name(number: int, shards: int) -> str:
+    """The final name of a shard; the digits are enough for names to sort as numbers.
 
-    >>> part_name(7, 20), part_name(7, 200_000)
+    >>> shard_name(7, 20), shard_name(7, 200_000)
     ('part-00007.parquet', 'part-000007.parquet')
     """
-    return f"part-{number:0{max(5, len(str(parts - 1)))}d}.parquet"
+    return f"part-{number:0{max(5, len(str(shards - 1)))}d}.parquet"
 
 
 class OutputFolder:
@@ -74,7 +77,7 @@ class OutputFolder:
         self._claim: Claim | None = None
 
     def refuse_inputs(self, inputs: Sequence[InputFile]) -> None:
-        """Make sure that no input lies where the output goes.
+        """Make sure that no input is in the output folder.
 
         Raises:
             ConfigError: one does.
@@ -86,10 +89,10 @@ class OutputFolder:
     def refuse_input(self, filesystem: Filesystem, path: str, name: str) -> None:
         """`refuse_inputs` of one file, on a filesystem of the same kind."""
         if relative_to(_real(filesystem, path), _real(self.filesystem, self._path)) is not None:
-            raise ConfigError(f"output {self.name!r} holds the input {name}. Choose another output folder.")
+            raise ConfigError(f"output={self.name!r} holds the input {name}. Choose another output folder.")
 
     def look(self) -> tuple[str, ...]:
-        """What is in the folder, relative to it, but for the files of runs; changes nothing.
+        """What is in the folder, relative to it, except the files of runs; changes nothing.
 
         Raises:
             ConfigError: it is a file, or holds Parquet files that are not a former run's and would be read along with
@@ -99,7 +102,7 @@ class OutputFolder:
         for each in there:
             if each.lower().endswith(".parquet") and not _is_ours(each) and not is_hidden(each):
                 raise ConfigError(
-                    f"--output {self.name!r} holds {each!r}, which no former run wrote and which would be read along "
+                    f"output={self.name!r} holds {each!r}, which no former run wrote and which would be read along "
                     f"with the new files. Remove it, or choose another folder."
                 )
         return tuple(each for each in there if not each.startswith(_STAGING_PREFIX))
@@ -123,21 +126,21 @@ class OutputFolder:
                 others.remove(_STAGING_NAME)
         if others:
             raise ConfigError(
-                f"--output {self.name!r} holds {others[0]!r}, of a run of another --world-size that is unfinished or "
-                f"under way. Go on with that one, choose another folder, or give --overwrite to drop it."
+                f"output={self.name!r} holds {others[0]!r}, of a run of another world_size that is unfinished or under "
+                f"way. Finish that run, choose another folder, or give overwrite=True to drop it."
             )
 
     def _list(self) -> list[str]:
         if not self.filesystem.exists(self._path):
             return []
         if self.filesystem.is_file(self._path):
-            raise ConfigError(f"--output {self.name!r} is a file. Choose a folder.")
+            raise ConfigError(f"output={self.name!r} is a file. Choose a folder.")
         relative = (relative_to(each, self._path) for each in self.filesystem.files_below(self._path))
         return sorted(each for each in relative if each)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep other runs out of the folder. At the end, what was staged is gone unless a journal tells how to go on.
+        """Keep other runs out of the folder. At the end, staged files are removed unless a journal says how to resume.
 
         Raises:
             ConfigError: another run is in the folder.
@@ -198,18 +201,18 @@ class OutputFolder:
         return None if raw is None else Journal.from_json(raw, self.display(path))
 
     def write_journal(self, journal: Journal) -> None:
-        """Commit to what the journal says; what it names has to lie there already."""
+        """Commit to what the journal says; the files that it names must be there already."""
         if self._claim is not None:
             self._claim.check()
         self.filesystem.sync_folder(self._staging)
         self.write_staged(JOURNAL_NAME, journal.to_json().encode())
 
     def write_staged(self, name: str, content: bytes) -> None:
-        """Write a whole small file beside the parts."""
+        """Write a small file beside the shards."""
         self.filesystem.replace(self.staged_path(name), content)
 
     def read_staged(self, name: str) -> bytes:
-        """A file beside the parts.
+        """A file beside the shards.
 
         Raises:
             StorageError: it is not there, though the journal says so.
@@ -217,8 +220,8 @@ class OutputFolder:
         raw = self._read(f"{self._staging}/{name}")
         if raw is None:
             raise StorageError(
-                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. Somebody has "
-                f"removed it: start anew with --overwrite."
+                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. It has "
+                f"been removed: start again with overwrite=True."
             )
         return raw
 
@@ -228,15 +231,15 @@ class OutputFolder:
         Raises:
             StorageError: it is not.
         """
-        self._check_sizes(self._path, files, "the manifest", "Bring the file back, or start anew with --overwrite.")
+        self._check_sizes(self._path, files, "the manifest", "Restore the file, or start again with overwrite=True.")
 
-    def check_staged(self, parts: Sequence[FileEntry]) -> None:
+    def check_staged(self, shards: Sequence[FileEntry]) -> None:
         """Make sure that what the journal names is there, in its size.
 
         Raises:
             StorageError: it is not.
         """
-        self._check_sizes(self._staging, parts, "the run's journal", "Start anew with --overwrite.")
+        self._check_sizes(self._staging, shards, "the run's journal", "Start again with overwrite=True.")
 
     def _check_sizes(self, folder: str, files: Sequence[FileEntry], by: str, remedy: str) -> None:
         for file in files:
@@ -244,7 +247,7 @@ class OutputFolder:
             size = self.filesystem.size(path)
             if size != file.size_bytes:
                 there = "is not there" if size is None else f"has {size:,} bytes"
-                raise StorageError(f"{self.display(path)} {there}, and {by} says {file.size_bytes:,} bytes. {remedy}")
+                raise StorageError(f"{self.display(path)} {there}; {by} says {file.size_bytes:,} bytes. {remedy}")
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -254,16 +257,16 @@ class OutputFolder:
 
     def publish(
         self,
-        parts: Iterable[tuple[str, str]],
+        shards: Iterable[tuple[str, str]],
         manifest_json: str,
         *,
         moving: bool = False,
         on_moving: Callable[[], None] = lambda: None,
     ) -> None:
-        """Replace what is in the folder by the staged parts, and say that it is whole.
+        """Replace what is in the folder by the staged shards, and say that it is complete.
 
         Args:
-            parts: of each file where in the folder it is staged, and its final name.
+            shards: of each file where in the folder it is staged, and its final name.
             manifest_json: the manifest's text.
             moving: whether an earlier attempt came to moving, so that what lies there is new.
             on_moving: called when the old set is gone, before anything new comes.
@@ -274,7 +277,7 @@ class OutputFolder:
             self._each(self._remove, [each for each in old if each == MANIFEST_NAME])
             self._each(self._remove, [each for each in old if each != MANIFEST_NAME])
             on_moving()
-        self._each(self._move, list(parts))
+        self._each(self._move, list(shards))
         self.filesystem.sync_folder(self._path)
         self._move((f"{self.staging_name}/{MANIFEST_NAME}", MANIFEST_NAME))
         self.filesystem.sync_folder(self._path)
@@ -317,13 +320,13 @@ def _real(filesystem: Filesystem, path: str) -> str:
     return os.path.realpath(path) if filesystem.is_local else path
 
 
-def is_part(relative: str) -> bool:
-    """Whether a path in an output folder is that of a part of a set."""
-    return _PART.fullmatch(relative) is not None
+def is_shard(relative: str) -> bool:
+    """Whether a path in an output folder is that of a shard."""
+    return _SHARD.fullmatch(relative) is not None
 
 
 def _is_of_a_set(relative: str) -> bool:
-    return relative == MANIFEST_NAME or is_part(relative)
+    return relative == MANIFEST_NAME or is_shard(relative)
 
 
 def _is_ours(relative: str) -> bool:

@@ -1,18 +1,18 @@
-"""What a run has finished, in one small file beside its parts, so that the same command can go on.
+"""What a run has finished, in one small file beside its shards, so that the same command can resume.
 
-    part 0 closed   part 1 closed          killed
-    journal: 1      journal: 2 parts       (part 2 is begun anew, from the position after part 1)
+    shard 0 closed   shard 1 closed           killed
+    journal: 1       journal: 2 shards        (shard 2 is written again, from the position after shard 1)
 
-The journal is replaced as a whole each time, after the part that it names lies whole on the disk: it never names what
-is not there. What is there and not named, a half-written part, is written anew. The hashes of a part's documents lie
-in a file beside the part, named by the journal in the same moment, so what has been seen is always what has been
+The journal is replaced as a whole each time, after the shard that it names is complete on the disk: it never names what
+is not there. What is there and not named, a half-written shard, is written again. The hashes of a shard's documents are
+in a file beside the shard, named by the journal in the same moment, so what has been seen is always what has been
 written.
 
 Its phases::
 
-    writing      parts are being added
-    removing     all parts are there; an old set's files are being removed
-    moving       parts, then the manifest, are being moved to where they belong
+    writing      shards are being added
+    removing     all shards are there; an old set's files are being removed
+    moving       shards, then the manifest, are being moved to where they belong
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from ...errors import DataError
 from ..sources.base import Cursor
 from ..tokenizers.base import NOTHING_LOST, Lost
 from .manifest import BadEntry, FileEntry, Skipped, from_plain
+
+__all__ = ["JOURNAL_NAME", "JOURNAL_VERSION", "Journal", "Phase", "Position", "differences"]
+
 
 JOURNAL_NAME = "journal.json"
 JOURNAL_VERSION = 1
@@ -54,13 +57,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """All that a run needs to go on.
+    """All that a run needs to resume.
 
     Attributes:
         fingerprint: what the result depends on.
         phase: see above.
-        parts: what is finished, under its staged names, in order.
-        position: where the next part begins.
+        parts: the finished shards, under their staged names, in order.
+        position: where the next shard begins.
         bad_records: those before the position that are listed.
     """
 
@@ -88,7 +91,9 @@ class Journal:
         try:
             values = json.loads(text)
             if values.pop("version") != JOURNAL_VERSION:
-                raise DataError("written by another version of the library. Start anew with --overwrite.", path=name)
+                raise DataError(
+                    "written by another version of the library. Start again with overwrite=True.", path=name
+                )
             at = values.pop("position")
             at["skipped"] = from_plain(Skipped, at["skipped"])
             at["lost"] = from_plain(Lost, at.get("lost", {}))  # journals from before it was counted have none
@@ -103,8 +108,8 @@ class Journal:
                     "position": from_plain(Position, at),
                 },
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-            raise DataError(f"not a run's journal ({exc!r}). Start anew with --overwrite.", path=name) from exc
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"not a run's journal ({error!r}). Start again with overwrite=True.", path=name) from error
 
 
 def differences(was: object, now: object, where: str = "") -> list[str]:

@@ -1,7 +1,7 @@
 """One run at a time in a folder.
 
-On a disk it is a lock of the operating system on a file, which ends with the process however that ends: whoever comes
-second is refused, and whoever comes after a SIGKILL is not. An object store has no such lock; there the last to come
+On a disk it is a lock of the operating system on a file, which ends with the process however that ends: a second
+run is refused, and a run after a SIGKILL is not. An object store has no such lock; there the last to come
 leaves its name, and the one before finds another's name when it next wants to write its journal, and ends.
 """
 
@@ -21,6 +21,9 @@ try:
 except ImportError:  # Windows: names, as on an object store
     fcntl = None  # type: ignore[assignment]
 
+__all__ = ["LOCK_NAME", "Claim", "claimed"]
+
+
 LOCK_NAME = "lock"
 
 
@@ -34,7 +37,7 @@ class Claim:
         self._token = token
 
     def check(self) -> None:
-        """Refuse to go on where another run has taken the folder over.
+        """Refuse to continue where another run has taken the folder over.
 
         Raises:
             StorageError: it has.
@@ -46,7 +49,7 @@ class Claim:
         except PathNotFoundError:
             there = b""
         if there != self._token:
-            raise StorageError(f"another run has taken over --output {self._name!r}: this one ends here.")
+            raise StorageError(f"another run has taken over output={self._name!r}: this one ends here.")
 
 
 @contextmanager
@@ -80,14 +83,14 @@ def _locked(path: str, name: str) -> int:
             # A run that ended in between has removed the file, and a lock on a removed file is no lock.
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 return descriptor
-        except BlockingIOError as exc:
+        except BlockingIOError as error:
             os.close(descriptor)
             raise ConfigError(
-                f"--output {name!r} is being written by another run. Wait for it, end it, or choose another folder."
-            ) from exc
+                f"output={name!r} is being written by another run. Wait for it, end it, or choose another folder."
+            ) from error
         except FileNotFoundError:
             pass
-        except OSError as exc:
+        except OSError as error:
             os.close(descriptor)
-            raise StorageError(f"cannot lock {path}: {exc}") from exc
+            raise StorageError(f"cannot lock {path}: {error}") from error
         os.close(descriptor)

@@ -11,6 +11,18 @@ from typing import Any, TypeVar
 from ...errors import DataError
 from ..tokenizers.base import NOTHING_LOST, Lost, TokenizerInfo
 
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "MAX_LISTED_BAD_RECORDS",
+    "BadEntry",
+    "Encoding",
+    "FileEntry",
+    "Manifest",
+    "Skipped",
+]
+
+
 MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
 
@@ -121,9 +133,9 @@ class Skipped:
     """Records that were read and not written.
 
     Attributes:
-        duplicates: by ``--dedup``.
-        empty: texts without a character, by ``--empty skip``.
-        bad: by ``--on-bad-record skip``.
+        duplicates: by ``dedup``.
+        empty: texts without a character, by ``empty="skip"``.
+        bad: by ``on_bad_record="skip"``.
     """
 
     duplicates: int = 0
@@ -149,7 +161,7 @@ MAX_LISTED_BAD_RECORDS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole set: written last, so that a folder that has one is complete.
+    """What describes a set: written last, so that a folder that has one is complete.
 
     Attributes:
         encoding: how text became tokens.
@@ -220,5 +232,5 @@ class Manifest:
                     "fingerprint": values.get("fingerprint", {}),
                 },
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-            raise DataError(f"not a manifest of tokenized files ({exc!r}).", path=MANIFEST_NAME) from exc
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"not a manifest of tokenized files ({error!r}).", path=MANIFEST_NAME) from error

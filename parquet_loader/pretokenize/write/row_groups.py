@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["plan_row_groups", "starts_new_file"]
+
 
 def plan_row_groups(lengths: npt.NDArray[np.int64], target_tokens: int) -> list[int]:
     """Documents of each row group that is settled, in order; the documents that are left over must wait for more.

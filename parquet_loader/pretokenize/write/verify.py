@@ -14,8 +14,11 @@ from ...errors import DataError, PathNotFoundError, StorageError
 from ...storage.filesystems import open_filesystem, relative_to
 from ...storage.secrets import Location
 from ..tokenizers.base import Tokenizer
-from .folder import is_part
+from .folder import is_shard
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
+
+__all__ = ["SAMPLES", "Verification", "verify_set"]
+
 
 SAMPLES = 3
 _SHOWN_TOKENS = 60
@@ -38,7 +41,7 @@ class Verification:
         manifest = self.manifest
         lines = [
             f"Verified {manifest.documents:,} documents, {manifest.tokens:,} tokens in {len(manifest.files):,} files: "
-            f"checksums, counts and ids are right.{manifest.lost.describe()} Some documents:"
+            f"checksums, counts and ids are correct.{manifest.lost.describe()} Some documents:"
         ]
         return "\n".join(lines + [f"  {where}: {text!r}" for where, text in self.samples])
 
@@ -54,24 +57,24 @@ def verify_set(
         storage_options: handed to fsspec for a URL.
 
     Raises:
-        PathNotFoundError: there is no whole set.
-        DataError: something is not what it should be; names file and row group.
+        PathNotFoundError: there is no complete set.
+        DataError: something is wrong; names file and row group.
     """
     filesystem, path = open_filesystem(folder, storage_options)
     path, folder = path.rstrip("/"), Location(folder).rstrip("/")
     manifest = Manifest.from_json(filesystem.read(f"{path}/{MANIFEST_NAME}"))
     inside = {relative_to(file, path) or "" for file in filesystem.files_below(path)}
-    there = {each for each in inside if is_part(each)}
+    there = {each for each in inside if is_shard(each)}
     missing = sorted({entry.name for entry in manifest.files} ^ there)
     if missing:
         raise PathNotFoundError(
             f"{folder} and its manifest do not agree about {len(missing)} files, such as {missing[0]!r}. "
-            f"Without them the set is not whole."
+            f"The set is not complete."
         )
     if manifest.encoding.tokenizer.sha256 != tokenizer.info.sha256:
         raise DataError(
-            f"the set was written with the tokenizer {manifest.encoding.tokenizer.name!r}, which has another content "
-            f"than {tokenizer.info.name!r}.",
+            f"the set was written with the tokenizer {manifest.encoding.tokenizer.name!r}, which differs from "
+            f"{tokenizer.info.name!r}.",
             path=f"{folder}/{MANIFEST_NAME}",
         )
     wanted = np.linspace(0, manifest.documents - 1, min(SAMPLES, manifest.documents)).astype(int).tolist()
@@ -105,12 +108,12 @@ def _verify_file(
             column = parquet.read_row_group(group, use_threads=False).column(manifest.encoding.column).combine_chunks()
         except StorageError:
             raise
-        except (pa.ArrowException, OSError) as exc:
-            raise DataError(f"cannot be read: {exc}", path=name, row_group=group) from exc
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"cannot be read: {error}", path=name, row_group=group) from error
         largest = pc.max(column.values).as_py() if len(column.values) else 0
         if largest >= manifest.encoding.tokenizer.vocab_size:
             raise DataError(
-                f"the id {largest:,} is not below the vocabulary's {manifest.encoding.tokenizer.vocab_size:,}.",
+                f"the id {largest:,} is not below the vocabulary size of {manifest.encoding.tokenizer.vocab_size:,}.",
                 path=name,
                 row_group=group,
             )
@@ -123,7 +126,7 @@ def _verify_file(
         tokens += len(column.values)
     if (documents, tokens, parquet.num_row_groups) != (entry.documents, entry.tokens, entry.row_groups):
         raise DataError(
-            f"{documents:,} documents, {tokens:,} tokens and {parquet.num_row_groups:,} row groups, where the manifest "
+            f"{documents:,} documents, {tokens:,} tokens and {parquet.num_row_groups:,} row groups, but the manifest "
             f"says {entry.documents:,}, {entry.tokens:,} and {entry.row_groups:,}.",
             path=name,
         )

@@ -2,8 +2,8 @@
 
     add(batch) -> waiting documents --plan_row_groups--> row groups --starts_new_file--> staged files --finish--> output
 
-Where a part ends depends on nothing but its own documents and those that follow, so a writer that begins anew after a
-finished part cuts the rest as the first one would have. Only the waiting documents are in memory: one and a half row
+Where a shard ends depends on nothing but its own documents and those that follow, so a writer that resumes after a
+finished shard cuts the rest as the first one would have. Only the waiting documents are in memory: one and a half row
 groups and a batch, whatever the set's size.
 """
 
@@ -24,9 +24,22 @@ import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError
 from ..tokenizers.base import TokenArray, TokenBatch
-from .folder import OutputFolder, part_name
+from .folder import OutputFolder, shard_name
 from .manifest import Encoding, FileEntry, Manifest
 from .row_groups import plan_row_groups, starts_new_file
+
+__all__ = [
+    "LAYOUT",
+    "MAX_ROW_GROUP_TOKENS",
+    "METADATA_KEY",
+    "TOKEN_COLUMN",
+    "Layout",
+    "SetWriter",
+    "final_entries",
+    "renames",
+    "token_schema",
+]
+
 
 TOKEN_COLUMN = "tokens"
 METADATA_KEY = "parquet_loader.pretokenize"
@@ -98,9 +111,9 @@ class SetWriter:
         row_group_tokens: tokens of a row group, about.
         file_tokens: tokens of a file, about.
         layout: of the columns.
-        finished: parts of an earlier run; the next document comes right after theirs.
+        finished: shards of an earlier run; the next document comes right after theirs.
         on_group: called with the documents of each row group when it is written.
-        on_part: called with each part when it lies whole in the staging folder.
+        on_shard: called with each shard when it is complete in the staging folder.
     """
 
     def __init__(
@@ -113,7 +126,7 @@ class SetWriter:
         layout: Layout = LAYOUT,
         finished: Sequence[FileEntry] = (),
         on_group: Callable[[int], None] = lambda documents: None,
-        on_part: Callable[[FileEntry], None] = lambda part: None,
+        on_shard: Callable[[FileEntry], None] = lambda shard: None,
     ) -> None:
         self._output = output
         self._encoding = encoding
@@ -122,10 +135,10 @@ class SetWriter:
         self._layout = layout
         self._waiting: list[TokenBatch] = []
         self._waiting_tokens = 0
-        self._part: _Part | None = None
+        self._shard: _Shard | None = None
         self._entries = list(finished)
         self._on_group = on_group
-        self._on_part = on_part
+        self._on_shard = on_shard
 
     def __enter__(self) -> SetWriter:
         return self
@@ -133,8 +146,8 @@ class SetWriter:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._part is not None:
-            self._part.abort()
+        if self._shard is not None:
+            self._shard.abort()
 
     def add(self, batch: TokenBatch) -> None:
         """Take more documents, and write the row groups that are settled by them."""
@@ -144,7 +157,7 @@ class SetWriter:
             self._write_settled()
 
     def complete(self, *, may_be_empty: bool = False) -> tuple[FileEntry, ...]:
-        """Write what waits, and say which parts are staged.
+        """Write the waiting documents; returns the staged shards.
 
         Args:
             may_be_empty: whether it is all right that there is not one token.
@@ -156,13 +169,13 @@ class SetWriter:
         self._write_settled()
         if self._waiting_tokens:
             self._write_group(_joined(self._waiting))
-        self._close_part()
+        self._close_shard()
         if not self._entries and not may_be_empty:
-            raise ConfigError("the input holds no text: not one token came of it. Check the input and --text-column.")
+            raise ConfigError("the input holds no text: it gave not one token. Check the input and text_column.")
         return tuple(self._entries)
 
     def finish(self) -> Manifest:
-        """Write what waits, publish every file and then the manifest: for a set that nobody has to go on with.
+        """Write what waits, publish every file and then the manifest: for a set that is never resumed.
 
         Raises:
             StorageError: a file cannot be written or moved.
@@ -196,34 +209,34 @@ class SetWriter:
                 f"written: one document is too long. Split it.",
                 path=self._output.name,
             )
-        if self._part is not None and starts_new_file(self._part.tokens, len(group.tokens), self._file_tokens):
-            self._close_part()
-        if self._part is None:
-            self._part = _Part(self._output, f"{len(self._entries)}.parquet", self._encoding, self._layout)
-        self._part.write(group)
+        if self._shard is not None and starts_new_file(self._shard.tokens, len(group.tokens), self._file_tokens):
+            self._close_shard()
+        if self._shard is None:
+            self._shard = _Shard(self._output, f"{len(self._entries)}.parquet", self._encoding, self._layout)
+        self._shard.write(group)
         self._on_group(len(group.lengths))
 
-    def _close_part(self) -> None:
-        if self._part is not None:
-            part = self._part.close()
-            self._part = None
-            self._entries.append(part)
-            self._on_part(part)
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            shard = self._shard.close()
+            self._shard = None
+            self._entries.append(shard)
+            self._on_shard(shard)
 
 
 def final_entries(staged: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
-    """The parts under their final names."""
-    return tuple(replace(entry, name=part_name(at, len(staged))) for at, entry in enumerate(staged))
+    """The shards under their final names."""
+    return tuple(replace(entry, name=shard_name(at, len(staged))) for at, entry in enumerate(staged))
 
 
 def renames(staged: Sequence[FileEntry], folder: str) -> list[tuple[str, str]]:
-    """Where in the output folder each part is staged, and its final name there."""
+    """Where in the output folder each shard is staged, and its final name there."""
     return [
         (posixpath.join(folder, old.name), new.name) for old, new in zip(staged, final_entries(staged), strict=True)
     ]
 
 
-class _Part:
+class _Shard:
     """One staged Parquet file that is being written."""
 
     def __init__(self, output: OutputFolder, name: str, encoding: Encoding, layout: Layout) -> None:

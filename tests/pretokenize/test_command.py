@@ -125,7 +125,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_only(
         (["--input", "good.jsonl", "--text-column", "body"], "good.jsonl:1, column 'body': no such field"),
         (["--input", "good.jsonl", "--text-column", "id"], "good.jsonl:1, column 'id': a string was expected"),
         (["--input", "latin.txt"], "latin.txt:1: invalid UTF-8"),
-        (["--input", "good.jsonl", "--tokenizer", "./none"], "there is no file or folder './none'"),
+        (["--input", "good.jsonl", "--tokenizer", "./none"], "--tokenizer ./none: there is no such file or folder"),
         (["--input", "good.jsonl", "--output", "full"], "is not empty"),
         (["--input", "good.jsonl", "--append-eos", "--eos-token", "<x>"], "--eos-token '<x>' is no token"),
         (["--input", "good.jsonl", "--row-group-tokens", "0"], "--row-group-tokens must be at least 1"),

@@ -1,8 +1,8 @@
-"""The parts of a set, written one by one, and gone on with after those that are finished.
+"""Writes the shards of a set one by one, and resumes after those that are finished.
 
-source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> SetWriter -> parts in the staging folder
+source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> SetWriter -> shards in the staging folder
                                                                |                |
-                                                             Ledger --position--+--> journal, once a part
+                                                             Ledger --position--+--> journal, once a shard
 """
 
 from __future__ import annotations
@@ -30,6 +30,28 @@ from ..write.manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Skipp
 from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
+__all__ = [
+    "Found",
+    "Job",
+    "Run",
+    "TextBatch",
+    "batch_documents",
+    "begin",
+    "decide",
+    "encoding_of",
+    "few",
+    "fingerprint_of",
+    "look",
+    "manifest_of",
+    "open_seen_file",
+    "publish",
+    "run_of",
+    "seen_fingerprint",
+    "seen_name",
+    "write_shards",
+]
+
+
 _FINGERPRINT_VERSION = 2
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
 
@@ -38,14 +60,15 @@ def open_seen_file(options: PretokenizeOptions) -> SeenFile | None:
     """The file of hashes that other runs have seen, or None.
 
     Raises:
-        ConfigError: it is not there, and is not to be begun either.
+        ConfigError: there is no such file, and none is to be created.
     """
     if options.seen_hashes is None:
         return None
     file = SeenFile(url=options.seen_hashes, hash_name=options.hash, storage_options=options.storage_options)
     if not options.write_seen_hashes and not file.exists():
         raise ConfigError(
-            f"--seen-hashes: there is no file {file.url!r}. Check the path, or give --write-seen-hashes to begin one."
+            f"seen_hashes={file.url!r}: there is no such file. Check the path, or give "
+            f"write_seen_hashes=True to begin one."
         )
     return file
 
@@ -61,7 +84,7 @@ def encoding_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> Encoding:
 
 
 def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
-    """The manifest of the set that a journal's parts are."""
+    """The manifest of the set of a journal's shards."""
     return Manifest(
         encoding=encoding,
         files=final_entries(journal.parts),
@@ -73,15 +96,15 @@ def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
     )
 
 
-def seen_name(part: FileEntry) -> str:
-    """The file beside a part that holds the hashes of its documents."""
-    return f"{part.name}.seen"
+def seen_name(shard: FileEntry) -> str:
+    """The file beside a shard that holds the hashes of its documents."""
+    return f"{shard.name}.seen"
 
 
 def fingerprint_of(
     source: Source, tokenizer: Tokenizer, options: PretokenizeOptions, seen_before: Digests
 ) -> dict[str, object]:
-    """All that the result depends on. What only changes how fast it comes, workers or batches, is no part of it."""
+    """All that the result depends on. What only changes the speed, workers or batches, is no part of it."""
     return {
         "version": _FINGERPRINT_VERSION,
         "source": source.fingerprint(),
@@ -107,14 +130,14 @@ def seen_fingerprint(seen_before: Digests) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What decides whether a run that is there is this one.
+    """What decides whether a run found in the output folder is this one.
 
     Attributes:
         fingerprint: all that this run's result depends on.
         whole: of one rank's run, the fingerprint of all ranks together; None where this run makes the whole set.
         overwrite: whether an old set may be replaced.
         world_size: how many ranks make the set.
-        allows_bad: whether bad records may be left out.
+        allows_bad: whether bad records may be skipped.
         adds_hashes: whether a run that is complete has added its own hashes to the file of seen ones.
     """
 
@@ -133,7 +156,7 @@ class Run:
     def changes(
         self, was: Mapping[str, object], now: Mapping[str, object], skipped: Skipped, *, complete: bool
     ) -> list[str]:
-        """What is other now than in a run that is there, complete or not, which left so much out."""
+        """What differs from a run found in the folder, complete or not, which skipped ``skipped``."""
         # A run that was complete has added its own hashes to the file.
         ignored = ("seen_hashes",) if complete else ()
         changed = differences(
@@ -161,11 +184,11 @@ def run_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What lies in an output folder.
+    """What is in an output folder.
 
     Attributes:
         output: the folder's name, for messages.
-        files: what is in it but for the files of runs.
+        files: what is in it, except the files of runs.
         staging: whether an earlier run has left a staging folder.
         journal: of that run, where it has finished anything.
         manifest: of a complete set.
@@ -179,10 +202,10 @@ class Found:
 
 
 def look(output: OutputFolder, run: Run) -> Found:
-    """What lies in an output folder; a journal or a manifest that is damaged is none where it may be overwritten.
+    """What is in an output folder; a damaged journal or manifest counts as none where it may be overwritten.
 
     Raises:
-        ConfigError: what lies there is of another number of ranks, or of nobody's run.
+        ConfigError: what is there belongs to another number of ranks, or to no run.
         DataError: one is damaged.
     """
     files = output.look()
@@ -199,25 +222,25 @@ def look(output: OutputFolder, run: Run) -> Found:
 
 
 def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
-    """Begin anew, after what an earlier run has finished, or not at all because the set is complete.
+    """Start again, resume after what an earlier run has finished, or do nothing since the set is complete.
 
     Raises:
         ConfigError: what is there is of another run, and must not be overwritten.
     """
     journal, manifest = found.journal, found.manifest
-    not_empty = f"--output {found.output!r} is not empty: "
+    not_empty = f"output={found.output!r} is not empty: "
     if journal is not None:
         unfinished = journal.phase == "writing"
         changed = run.changes(journal.fingerprint, run.fingerprint, journal.position.skipped, complete=not unfinished)
         if changed and not run.overwrite:
             raise ConfigError(
                 f"{not_empty}it holds an unfinished run of other inputs or options ({few(changed)}). Give those again "
-                f"to go on with it, choose another folder, or give --overwrite to start anew."
+                f"to resume it, choose another folder, or give overwrite=True to start again."
             )
         if not changed and unfinished and found.files and not run.overwrite:
             raise ConfigError(
-                f"{not_empty}beside an unfinished run it holds {found.files[0]!r}. Give --overwrite, as that run had "
-                f"it, to go on and replace the old set."
+                f"{not_empty}beside an unfinished run it holds {found.files[0]!r}. Give overwrite=True, as that run "
+                f"had it, to resume and replace the old set."
             )
         return "fresh" if changed else "resume"
     if not found.files:
@@ -227,8 +250,8 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
             return "fresh"
         also = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
         raise ConfigError(
-            f"{not_empty}it holds {found.files[0]!r}{also}. Choose another folder, or give --overwrite to replace a "
-            f"former run's files."
+            f"{not_empty}it holds {found.files[0]!r}{also}. Choose another folder, or give overwrite=True to "
+            f"replace a former run's files."
         )
     changed = run.changes(manifest.fingerprint, run.expected, manifest.skipped, complete=True)
     if run.overwrite:
@@ -238,14 +261,14 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
         return "done" if ended and not changed else "fresh"
     if changed:
         raise ConfigError(
-            f"{not_empty}it holds a whole set of other inputs or options ({few(changed)}). Choose another folder, or "
-            f"give --overwrite to replace it."
+            f"{not_empty}it holds a complete set of other inputs or options ({few(changed)}). Choose another folder, "
+            f"or give overwrite=True to replace it."
         )
     return "done"
 
 
 def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
-    """Look, then decide: the journal to go on from, an empty one to begin anew, or the manifest of a complete set.
+    """Look, then decide: the journal to resume from, an empty one to start again, or the manifest of a complete set.
 
     Raises:
         ConfigError: what is there is of another run, and must not be overwritten.
@@ -265,13 +288,13 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
 
 
 def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
-    """Move the parts of a journal that says that all are there to where they belong, and the manifest after them.
+    """Publish the shards of a journal that names them all, and then the manifest.
 
     Args:
         output: the folder.
-        journal: of all parts.
+        journal: it names all shards.
         encoding: how text became tokens.
-        staged_in: the folder in it that the parts' names are relative to.
+        staged_in: the folder in it that the shards' names are relative to.
     """
     manifest = manifest_of(journal, encoding)
     output.publish(
@@ -302,15 +325,15 @@ class Job:
     drops: Drops | None = None
 
 
-def write_parts(job: Job, journal: Journal) -> Journal:
-    """Write the parts that are not there yet; returns the journal, which then says that all are."""
+def write_shards(job: Job, journal: Journal) -> Journal:
+    """Write the missing shards; returns the journal, which then names them all."""
     options, output, source = job.options, job.output, job.source
     dedup: Dedup | Drops | None = job.drops
     if options.dedup and dedup is None:
         dedup = Dedup(digest=digest_function(options.hash), seen=SeenHashes())
         dedup.seen.add(job.seen_before)
-        for part in journal.parts:
-            dedup.seen.add(as_digests(output.read_staged(seen_name(part))))
+        for shard in journal.parts:
+            dedup.seen.add(as_digests(output.read_staged(seen_name(shard))))
     ledger = Ledger(journal.position)
     selection = Selection(
         on_bad_record=options.on_bad_record,
@@ -322,13 +345,13 @@ def write_parts(job: Job, journal: Journal) -> Journal:
         bad_records=journal.bad_records,
     )
 
-    def commit(part: FileEntry) -> None:
+    def commit(shard: FileEntry) -> None:
         nonlocal journal
         if isinstance(dedup, Dedup):
-            output.write_staged(seen_name(part), ledger.take_digests())
+            output.write_staged(seen_name(shard), ledger.take_digests())
         journal = replace(
             journal,
-            parts=(*journal.parts, part),
+            parts=(*journal.parts, shard),
             position=ledger.position,
             bad_records=tuple(selection.bad_records[: ledger.position.skipped.bad]),
         )
@@ -338,7 +361,7 @@ def write_parts(job: Job, journal: Journal) -> Journal:
     documents = islice(selection.documents(source.records(journal.position.cursor)), left)
     done = Progress(
         documents=journal.position.documents,
-        tokens=sum(part.tokens for part in journal.parts),
+        tokens=sum(shard.tokens for shard in journal.parts),
         text_bytes=journal.position.text_bytes,
         earlier_bytes=journal.position.text_bytes,
     )
@@ -365,7 +388,7 @@ def write_parts(job: Job, journal: Journal) -> Journal:
             file_tokens=options.file_tokens,
             finished=journal.parts,
             on_group=ledger.take,
-            on_part=commit,
+            on_shard=commit,
         ) as writer,
         encoders(job.tokenizer, options.workers) as encoding_with,
         closing(ahead(batch_documents(documents, options.batch_bytes))) as batches,
@@ -417,7 +440,7 @@ class TextBatch:
 
 
 def batch_documents(documents: Iterable[Document], batch_bytes: int) -> Iterator[TextBatch]:
-    """Documents in batches of about so many bytes; a longer document is a batch with what came before it."""
+    """Documents in batches of about ``batch_bytes``; a longer document is a batch with what came before it."""
     batch: list[Document] = []
     text_bytes = 0
     for document in documents:

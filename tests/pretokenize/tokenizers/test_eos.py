@@ -91,11 +91,11 @@ def test_files_that_add_nothing_to_the_end_token_leave_the_tokenizer_as_it_is(fo
     ("config", "message"),
     [
         ({"eos_token": END, "added_tokens_decoder": {"9": token(END)}}, "next free id is 7.* the id 9"),
-        ({"eos_token": ["</s>", END]}, "neither a text nor an object"),
-        ({"eos_token": 5}, "neither a text nor an object"),
-        ({"eos_token": {"content": 5}}, "neither a text nor an object"),
-        ({"eos_token": END, "added_tokens_decoder": {"x": token(END)}}, "neither a text nor an object"),
-        ({"eos_token": END, "added_tokens_decoder": [END]}, "neither a text nor an object"),
+        ({"eos_token": ["</s>", END]}, "neither a string nor an object"),
+        ({"eos_token": 5}, "neither a string nor an object"),
+        ({"eos_token": {"content": 5}}, "neither a string nor an object"),
+        ({"eos_token": END, "added_tokens_decoder": {"x": token(END)}}, "neither a string nor an object"),
+        ({"eos_token": END, "added_tokens_decoder": [END]}, "neither a string nor an object"),
         ([], "is not a JSON object"),
     ],
 )
@@ -165,5 +165,7 @@ def test_the_files_beside_a_tokenizer_on_the_hub_say_which_token_it_is(
     statuses[MAP] = 403
     done = run("b")
     assert done.returncode == 2
-    assert f"{MAP} of 'some/name', which may name the end-of-document token, could not be fetched" in done.stderr
+    assert (
+        f"--tokenizer some/name: {MAP}, which may name the end-of-document token, could not be fetched" in done.stderr
+    )
     assert (run("b", "--eos-token", "</s>").returncode, eos_id()) == (0, 5)

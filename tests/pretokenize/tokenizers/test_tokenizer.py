@@ -155,8 +155,8 @@ def test_the_end_token_that_was_asked_for_is_taken_before_any_other(tmp_path: Pa
 @pytest.mark.parametrize(
     ("specials", "message"),
     [
-        (("<pad>",), "none of the usual names.*--eos-token.*special tokens: <pad>"),
-        ((EOS, "</s>"), r"several that could \(<\|endoftext\|>, </s>\).*--eos-token"),
+        (("<pad>",), "none of the usual names.*eos_token.*special tokens: <pad>"),
+        ((EOS, "</s>"), r"several that could \(<\|endoftext\|>, </s>\).*eos_token"),
     ],
 )
 def test_an_end_token_that_cannot_be_told_is_an_error_only_where_it_is_needed(
@@ -169,7 +169,7 @@ def test_an_end_token_that_cannot_be_told_is_an_error_only_where_it_is_needed(
 
 
 def test_an_end_token_that_is_no_token_is_an_error(tokenizer_folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--eos-token '<nope>' is no token.*special tokens: <\|endoftext\|>"):
+    with pytest.raises(ConfigError, match=r"eos_token='<nope>' is no token.*special tokens: <\|endoftext\|>"):
         load_tokenizer(str(tokenizer_folder), eos_token="<nope>")
 
 
@@ -178,7 +178,7 @@ def test_an_end_token_that_is_no_token_is_an_error(tokenizer_folder: Path) -> No
 
 @pytest.mark.parametrize("where", ["./no", "/no/tokenizer.json", "no.json", "~/no/where", "a/b/c", "s3://a/b", ""])
 def test_a_path_at_which_there_is_no_tokenizer_is_an_error(where: str) -> None:
-    with pytest.raises(ConfigError, match="there is no file or folder"):
+    with pytest.raises(ConfigError, match="there is no such file or folder"):
         load_tokenizer(where)
 
 

@@ -186,9 +186,9 @@ def test_what_datatrove_has_written_comes_back(tmp_path: Path, tokenizer_folder:
 def test_chunks_without_meta_are_sorted_and_of_the_given_dtype(tmp_path: Path, documents: list[list[int]]) -> None:
     (tmp_path / "in").mkdir()
     write_chunks(tmp_path / "in", documents, "uint16", meta=False)
-    with pytest.raises(ConfigError, match=r"has no meta\.json: say --dtype"):
+    with pytest.raises(ConfigError, match=r"has no meta\.json: give dtype='uint16'"):
         open_corpus(tmp_path / "in")
-    with pytest.raises(ConfigError, match="--eos-id"):
+    with pytest.raises(ConfigError, match="eos_id=N"):
         open_corpus(tmp_path / "in", options=TokenizedOptions(dtype="uint16"))
     corpus = open_corpus(tmp_path / "in", options=TokenizedOptions(dtype="uint16", eos_id=EOS))
     assert [each for _, batch in corpus.documents() for each in batch.tokens.tolist()] == flat(documents)
@@ -319,7 +319,7 @@ def test_the_command_says_what_it_wrote_or_what_is_wrong(
     write_parquet(tmp_path, documents, "int32")
     arguments = ["--input", str(tmp_path / "a.parquet"), "--output", str(tmp_path / "out")]
     assert main(arguments) == 2
-    assert "ids of 32 bits: say --vocab-size N" in capsys.readouterr().err
+    assert "ids of 32 bits: give --vocab-size N" in capsys.readouterr().err
     assert main([*arguments, "--vocab-size", "100"]) == 2
     assert "is not of a vocabulary of 100" in capsys.readouterr().err
     assert main([*arguments, "--vocab-size", "60000"]) == 0
@@ -470,8 +470,8 @@ def test_an_id_that_is_null_is_refused(tmp_path: Path) -> None:
         (["tokens", "input_ids"], "input_ids"),
         (["x", "tokens"], "tokens"),
         (["x"], "x"),
-        (["x", "y"], "Name it with --column"),
-        (["x", "x"], "Name it with --column"),
+        (["x", "y"], "Name it with column=NAME"),
+        (["x", "x"], "Name it with column=NAME"),
     ],
 )
 def test_the_column_of_ids_is_a_usual_name_or_the_only_one(tmp_path: Path, columns: list[str], wanted: str) -> None:
@@ -553,8 +553,12 @@ def test_the_tokenizer_that_meta_json_names_is_kept(tmp_path: Path, meta: dict[s
 @pytest.mark.parametrize(
     ("format", "options", "message"),
     [
-        ("megatron", TokenizedOptions(dtype="uint16"), "--dtype is for chunks, datatrove, dolma, and .* is megatron"),
-        ("dolma", TokenizedOptions(column="x"), "--column is for hf, arrow, parquet, and .* is dolma"),
+        (
+            "megatron",
+            TokenizedOptions(dtype="uint16"),
+            "dtype='uint16' is for chunks, datatrove, dolma, and .* is megatron",
+        ),
+        ("dolma", TokenizedOptions(column="x"), "column='x' is for hf, arrow, parquet, and .* is dolma"),
     ],
 )
 def test_an_option_that_a_format_has_no_use_for_is_refused(

@@ -132,7 +132,7 @@ def test_a_token_that_also_stands_for_other_text_cannot_end_documents(
     tmp_path: Path, make: Callable[[], Tokenizer], token: str, problem: str
 ) -> None:
     folder = save(make(), tmp_path)
-    with pytest.raises(ConfigError, match=f"--eos-token: .*{problem}.*Name another token with --eos-token"):
+    with pytest.raises(ConfigError, match=f"eos_token=.*{problem}.*Name another token with eos_token"):
         load_tokenizer(folder, eos_token=token)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
     with pytest.raises(ConfigError, match=problem):

@@ -288,7 +288,7 @@ def test_what_other_ranks_have_done_is_not_removed_in_silence(
         lambda: pretokenize_rank(options(0, 2)),
         lambda: pretokenize_rank(options(0, 2, "finish")),
     ):
-        with pytest.raises(ConfigError, match=r"holds '_staging-rank-1-of-3', of a run of another --world-size"):
+        with pytest.raises(ConfigError, match=r"holds '_staging-rank-1-of-3', of a run of another world_size"):
             other()
         assert list(staged.glob("*.parquet"))
     for rank in (0, 2):

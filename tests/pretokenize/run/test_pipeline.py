@@ -30,11 +30,11 @@ from parquet_loader.pretokenize import (
     TokenBatch,
     pretokenize,
 )
-from parquet_loader.pretokenize.run.parts import batch_documents
 from parquet_loader.pretokenize.run.pipeline import tokenize_source
+from parquet_loader.pretokenize.run.shards import batch_documents
 from parquet_loader.pretokenize.select.ledger import Document
 from parquet_loader.pretokenize.tokenizers.huggingface import load_tokenizer
-from parquet_loader.pretokenize.write.folder import OutputFolder, part_name
+from parquet_loader.pretokenize.write.folder import OutputFolder, shard_name
 from parquet_loader.pretokenize.write.manifest import Skipped
 
 EOS = "<|endoftext|>"
@@ -340,9 +340,9 @@ def test_something_else_is_not_taken_for_a_manifest(text: str) -> None:
         Manifest.from_json(text)
 
 
-def test_part_names_sort_as_numbers() -> None:
+def test_shard_names_sort_as_numbers() -> None:
     for parts in (1, 100_000, 100_001):
-        names = [part_name(number, parts) for number in (0, parts // 2, parts - 1)]
+        names = [shard_name(number, parts) for number in (0, parts // 2, parts - 1)]
         assert names == sorted(names)
         assert len({len(name) for name in names}) == 1
 
@@ -422,7 +422,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
-    with pytest.raises(ConfigError, match=r"is not empty: it holds 'notes'\. .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"is not empty: it holds 'notes'\. .*overwrite=True"):
         pretokenize(options(jsonl(["x"])))
     assert names_in(tmp_path / "out") == ["notes"]
 

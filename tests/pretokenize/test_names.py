@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
+from parquet_loader.pretokenize.convert.command import ConvertOptions
+from parquet_loader.pretokenize.convert.corpora import TokenizedOptions
 from parquet_loader.pretokenize.names import as_arguments
 
 
@@ -15,6 +19,7 @@ from parquet_loader.pretokenize.names import as_arguments
         ("or raise max_record_bytes.", "or raise --max-record-bytes."),
         ("output='a b' is not empty", "--output 'a b' is not empty"),
         ('output="it\'s" is', "--output 'it'\"'\"'s' is"),
+        (r"""output='it\'s "x"' is""", """--output 'it'"'"'s "x"' is"""),
         ("inputs='x' is", "--input x is"),
         ("world_size=4.", "--world-size 4."),
         ("the hash, a step and a rank of the input", "the hash, a step and a rank of the input"),
@@ -26,3 +31,9 @@ from parquet_loader.pretokenize.names import as_arguments
 )
 def test_the_command_names_options_as_arguments_and_nothing_else(python: str, command: str) -> None:
     assert as_arguments(python) == command
+
+
+@pytest.mark.parametrize("name", [each.name for kind in (ConvertOptions, TokenizedOptions) for each in fields(kind)])
+def test_every_option_of_a_conversion_is_named_as_an_argument(name: str) -> None:
+    if name != "reading":  # holds the others
+        assert as_arguments(f"give {name}=3.") == f"give --{name.replace('_', '-')} 3."

@@ -165,7 +165,7 @@ def test_bad_records_are_raised_or_skipped_and_listed(tmp_path: Path, name: str)
     assert summary.manifest.skipped == Skipped(bad=len(bad))
     assert [entry.where.removeprefix(f"{tmp_path}/") for entry in summary.manifest.bad_records] == bad
     assert all(entry.problem for entry in summary.manifest.bad_records)
-    assert f"Left out {len(bad)} bad records" in summary.describe()
+    assert f"Skipped {len(bad)} bad records" in summary.describe()
     listed = json.loads((tmp_path / "out" / "_manifest.json").read_text())["bad_records"]
     assert len(listed) == len(bad)
     rows = pq.read_table(tmp_path / "out" / "part-00000.parquet")["tokens"].to_pylist()
@@ -391,6 +391,6 @@ def test_verify_reads_the_set_again_and_shows_documents(
     part.rename(part.with_name("part-00001.parquet"))
     done = run_tool(*arguments[:-1])  # not even what is there is said to be there
     assert done.returncode == 2
-    assert "part-00000.parquet is not there, and the manifest says" in done.stderr
+    assert "part-00000.parquet is not there; the manifest says" in done.stderr
     with pytest.raises(PathNotFoundError, match="do not agree about 2 files"):
         verify_set(str(tmp_path / "out"), load_tokenizer(str(tokenizer_folder)))

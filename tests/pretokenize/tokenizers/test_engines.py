@@ -105,7 +105,7 @@ def test_a_tiktoken_encoding_that_cannot_take_every_text_as_text_is_refused(
 
 
 def test_an_unknown_tiktoken_encoding_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"'tiktoken:nosuch' cannot be had .*tiktoken fetches each encoding once"):
+    with pytest.raises(ConfigError, match=r"'tiktoken:nosuch' cannot be loaded .*tiktoken fetches each encoding once"):
         load_tokenizer("tiktoken:nosuch")
 
 
@@ -176,7 +176,7 @@ def test_a_sentencepiece_symbol_that_comes_out_of_text_cannot_end_documents(
     small_sentencepiece_models: list[str], token: str
 ) -> None:
     for model in small_sentencepiece_models:
-        with pytest.raises(ConfigError, match=r"is no control symbol.*There are: <s>, </s>, <end>\."):
+        with pytest.raises(ConfigError, match=r"is no control symbol.*it has: <s>, </s>, <end>\."):
             load_tokenizer(model, eos_token=token)
 
 
@@ -298,12 +298,12 @@ def test_an_engine_that_gives_other_ids_is_not_used(
     assert isinstance(reference, HuggingFaceTokenizer)
     fast = GigatokenTokenizer(reference)
     texts = [f"number {at}" for at in range(5000)]
-    with pytest.raises(DataError, match="--engine tokenizers --overwrite"):
+    with pytest.raises(DataError, match="engine='tokenizers' and overwrite=True"):
         fast.encode(texts, texts)
 
 
 def test_an_engine_is_for_a_tokenizer_json(source: Any) -> None:
-    with pytest.raises(ConfigError, match=r"--engine gigatoken is for a tokenizer\.json"):
+    with pytest.raises(ConfigError, match=r"engine='gigatoken' is for a tokenizer\.json"):
         with_engine(load_tokenizer("bytes"), "gigatoken", source)
 
 

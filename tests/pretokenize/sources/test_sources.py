@@ -246,7 +246,7 @@ def test_a_damaged_compressed_file_is_an_error_and_never_a_shorter_text(
     packed = compress(b"".join(b"line %d\n" % line for line in range(100_000)))
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(packed[: len(packed) // 2] if damage == "cut short" else b"<html>no such file</html>" * 10)
-    with pytest.raises(DataError, match=rf"a\.txt{ending}: not a whole \{ending} file"):
+    with pytest.raises(DataError, match=rf"a\.txt{ending}: not a complete \{ending} file"):
         read(path)
 
 
@@ -259,7 +259,7 @@ def test_a_compressed_file_without_a_byte_is_an_error_and_one_of_no_text_is_not(
     (tmp_path / name).write_bytes(compress(b""))
     assert "".join(texts(tmp_path, unit=unit)) == ""
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(DataError, match=r"not a whole \.\w+ file \(it is empty\)"):
+    with pytest.raises(DataError, match=r"not a complete \.\w+ file \(it is empty\)"):
         read(tmp_path, unit=unit)
 
 
