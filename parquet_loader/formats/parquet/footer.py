@@ -14,7 +14,7 @@ byte strings of any length, all have the same bytes, of which there are a few *s
        │         │         │   │   │         └ a byte string        │      └ an integer
        └─────────┴─────────┴───┴───┴ integers                       └ an integer
 
-The first chunk of a shape is read step by step. Then all places that may begin another one are followed at once, one
+The first chunk of a shape is read step by step. Then all positions that may begin another one are followed at once, one
 step of all of them at a time. Nothing rests on how they were found: a chunk's end is used only where the walk from the
 start of the footer comes by, and every byte that is not a payload was compared.
 
@@ -152,13 +152,13 @@ class Footer:
             if not len(left):
                 break
             steps = _wanted_steps(shape.fields, shape.kinds)
-            lanes, _, places = _follow(data, shape, starts[left], frozenset(steps.values()))
+            lanes, _, positions = _follow(data, shape, starts[left], frozenset(steps.values()))
             if not len(lanes):
                 continue
             _check_plain(shape.fields)
             for name, step in steps.items():
                 read = _integers if shape.kinds[step] in _INTEGERS else _numbers
-                values[name][left[lanes]], known[name][left[lanes]] = read(data, places[step])
+                values[name][left[lanes]], known[name][left[lanes]] = read(data, positions[step])
             left = np.delete(left, lanes)
         for place in left.tolist():
             tracer = _Tracer(self._data, int(starts[place]))
@@ -365,13 +365,13 @@ class _Chunks:
         if not shape.kinds or shape.kinds[0] not in _INTEGERS:
             return
         first = shape.literals[:2]
-        places = self._candidates.get(first)
-        if places is None:
+        positions = self._candidates.get(first)
+        if positions is None:
             pattern = re.compile(re.escape(first[0]) + _VARINT + re.escape(first[1]), re.DOTALL)
-            places = np.array([match.start() for match in pattern.finditer(self._data)], np.int64)
-        lanes, ends, _ = _follow(self._bytes, shape, places)
-        self._ends.update(zip(places[lanes].tolist(), ends.tolist(), strict=True))
-        self._candidates[first] = np.delete(places, lanes)
+            positions = np.array([match.start() for match in pattern.finditer(self._data)], np.int64)
+        lanes, ends, _ = _follow(self._bytes, shape, positions)
+        self._ends.update(zip(positions[lanes].tolist(), ends.tolist(), strict=True))
+        self._candidates[first] = np.delete(positions, lanes)
 
 
 # ── many structs at once ─────────────────────────────────────────────────────────────────────────────────────────
@@ -380,41 +380,41 @@ class _Chunks:
 def _follow(
     data: ByteArray, shape: _Shape, starts: IntArray, wanted: frozenset[int] = frozenset()
 ) -> tuple[IntArray, IntArray, dict[int, IntArray]]:
-    """Which of the places in ``data`` begin a struct of the shape, where those end, and where their ``wanted`` payloads
-    are. Reading stops at the end of the data, where the last byte is repeated: what got there is left out.
+    """Which of the positions in ``data`` begin a struct of the shape, where those end, and where their ``wanted``
+    payloads are. Reading stops at the end of the data, where the last byte is repeated: what got there is left out.
     """
     lanes = np.arange(len(starts))
-    places = starts
+    positions = starts
     found: dict[int, IntArray] = {}
     for step, literal in enumerate(shape.literals):
         for byte in literal:
-            same = data.take(places, mode="clip") == byte
-            places = places + 1
+            same = data.take(positions, mode="clip") == byte
+            positions = positions + 1
             if not same.all():
-                lanes, places = lanes[same], places[same]
+                lanes, positions = lanes[same], positions[same]
                 found = {number: kept[same] for number, kept in found.items()}
         if step == len(shape.kinds):
             break
         if step in wanted:
-            found[step] = places
-        places = _skip(data, shape.kinds[step], places)
-    inside = places <= len(data)
-    return lanes[inside], places[inside], {number: kept[inside] for number, kept in found.items()}
+            found[step] = positions
+        positions = _skip(data, shape.kinds[step], positions)
+    inside = positions <= len(data)
+    return lanes[inside], positions[inside], {number: kept[inside] for number, kept in found.items()}
 
 
-def _skip(data: ByteArray, kind: int, places: IntArray) -> IntArray:
+def _skip(data: ByteArray, kind: int, positions: IntArray) -> IntArray:
     """The bytes after payloads of a type."""
     if kind in _INTEGERS:
-        return _varint_ends(data, places)
+        return _varint_ends(data, positions)
     if kind == thrift.BINARY:
-        ends = _varint_ends(data, places)
-        return ends + np.minimum(_varints(data, places, ends), len(data))
-    return places + {thrift.DOUBLE: 8, thrift.UUID: 16}.get(kind, 1)
+        ends = _varint_ends(data, positions)
+        return ends + np.minimum(_varints(data, positions, ends), len(data))
+    return positions + {thrift.DOUBLE: 8, thrift.UUID: 16}.get(kind, 1)
 
 
-def _varint_ends(data: ByteArray, places: IntArray) -> IntArray:
-    more = data.take(places, mode="clip") > 127
-    ends = places + 1
+def _varint_ends(data: ByteArray, positions: IntArray) -> IntArray:
+    more = data.take(positions, mode="clip") > 127
+    ends = positions + 1
     for _ in range(9):
         if not more.any():
             return ends
@@ -424,30 +424,30 @@ def _varint_ends(data: ByteArray, places: IntArray) -> IntArray:
     return ends
 
 
-def _varints(data: ByteArray, places: IntArray, ends: IntArray) -> IntArray:
+def _varints(data: ByteArray, positions: IntArray, ends: IntArray) -> IntArray:
     """Varints of at most `_VARINT_BYTES` bytes, which are 63 bits; longer ones are cut."""
-    values = np.zeros(len(places), np.int64)
-    longest = int((ends - places).max(initial=0))
+    values = np.zeros(len(positions), np.int64)
+    longest = int((ends - positions).max(initial=0))
     for place in range(min(longest, _VARINT_BYTES)):
-        byte = data.take(places + place, mode="clip").astype(np.int64)
-        values |= np.where(places + place < ends, (byte & 127) << 7 * place, 0)
+        byte = data.take(positions + place, mode="clip").astype(np.int64)
+        values |= np.where(positions + place < ends, (byte & 127) << 7 * place, 0)
     return values
 
 
-def _integers(data: ByteArray, places: IntArray) -> tuple[IntArray, BoolArray]:
+def _integers(data: ByteArray, positions: IntArray) -> tuple[IntArray, BoolArray]:
     """Signed integers, and which of them are known."""
-    ends = _varint_ends(data, places)
-    values = _varints(data, places, ends)
-    return (values >> 1) ^ -(values & 1), ends - places <= _VARINT_BYTES
+    ends = _varint_ends(data, positions)
+    values = _varints(data, positions, ends)
+    return (values >> 1) ^ -(values & 1), ends - positions <= _VARINT_BYTES
 
 
-def _numbers(data: ByteArray, places: IntArray) -> tuple[IntArray, BoolArray]:
+def _numbers(data: ByteArray, positions: IntArray) -> tuple[IntArray, BoolArray]:
     """Byte strings of 4 or 8 bytes as little-endian integers, and which of them are such."""
-    values = np.zeros(len(places), np.int64)
-    lengths = data.take(places, mode="clip")
+    values = np.zeros(len(positions), np.int64)
+    lengths = data.take(positions, mode="clip")
     for length, dtype in ((4, "<i4"), (8, "<i8")):
         picked = np.flatnonzero(lengths == length)
-        octets = data.take(places[picked, None] + np.arange(1, length + 1), mode="clip")
+        octets = data.take(positions[picked, None] + np.arange(1, length + 1), mode="clip")
         values[picked] = octets.view(dtype)[:, 0]
     return values, (lengths == 4) | (lengths == 8)
 

@@ -168,14 +168,14 @@ class Runs:
 
     def unusual(self, usual: int) -> tuple[IntArray, ByteArray]:
         """Where levels other than ``usual`` are, counted from the first, and what they are."""
-        places = self.lengths.cumsum() - self.lengths
+        positions = self.lengths.cumsum() - self.lengths
         levels = self.data[self.payloads]
-        # By places, not by mask: a mask with no pattern to it is slow.
+        # By positions, not by mask: a mask with no pattern to it is slow.
         picked = self.literal.nonzero()[0]
         found, found_levels = _unpack_groups(
             self.data,
             payloads=self.payloads[picked],
-            slots=places[picked],
+            slots=positions[picked],
             lengths=self.lengths[picked],
             width=self.width,
             usual=usual,
@@ -183,7 +183,7 @@ class Runs:
         picked = ((self.literal == 0) & (levels != usual)).nonzero()[0]
         if len(picked):
             lengths = self.lengths[picked]
-            found = np.concatenate([found, places[picked].repeat(lengths) + _counted(lengths)])
+            found = np.concatenate([found, positions[picked].repeat(lengths) + _counted(lengths)])
             order = found.argsort(kind="stable")
             found = found[order]
             found_levels = np.concatenate([found_levels, levels[picked].repeat(lengths)])[order]
@@ -210,11 +210,11 @@ def _unpack_groups(
     else:
         bits = np.unpackbits(data[payloads[:, None] + np.arange(width)], axis=1, bitorder="little")
         levels = np.packbits(bits.reshape(-1, width), axis=1, bitorder="little")[:, 0]
-    places = np.flatnonzero(levels != usual)
-    group = places >> 3
-    place = places & 7
+    positions = np.flatnonzero(levels != usual)
+    group = positions >> 3
+    place = positions & 7
     real = place < lengths[group]
-    return (slots[group] + place)[real], levels[places][real]
+    return (slots[group] + place)[real], levels[positions][real]
 
 
 def _counted(lengths: IntArray) -> IntArray:
@@ -226,8 +226,8 @@ def _counted(lengths: IntArray) -> IntArray:
 
 
 def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> tuple[IntArray, IntArray] | None:
-    """The headers of the runs at ``heads`` and the places behind them, if each run ends where the next begins, from 0
-    to ``size``; else they are not the runs.
+    """The headers of the runs at ``heads`` and the positions behind them, if each run ends where the next begins, from
+    0 to ``size``; else they are not the runs.
     """
     headers, payloads = _varints(data, heads)
     payloads += heads
@@ -259,7 +259,7 @@ def _likely_heads(data: ByteArray, size: int, begins: Sequence[int], width: int,
 
 
 def _run_heads(data: ByteArray, size: int, width: int) -> IntArray:
-    """The places of all runs' headers in ``data[:size]``, whatever the runs are."""
+    """The positions of all runs' headers in ``data[:size]``, whatever the runs are."""
     position = 0
     pieces = [_NO_SLOTS]
     while position < size:
@@ -310,16 +310,16 @@ def _jumps(data: ByteArray, window: int, width: int) -> IntArray:
     return jumps
 
 
-def _varints(data: ByteArray, places: IntArray) -> tuple[IntArray, IntArray]:
-    """The varints at ``places``, and how many bytes they take: `MAX_VARINT` at most, the rest is cut off."""
-    byte = data[places]
+def _varints(data: ByteArray, positions: IntArray) -> tuple[IntArray, IntArray]:
+    """The varints at ``positions``, and how many bytes they take: `MAX_VARINT` at most, the rest is cut off."""
+    byte = data[positions]
     values = (byte & 127).astype(np.int64)
-    sizes = np.ones(len(places), np.int64)
+    sizes = np.ones(len(positions), np.int64)
     more = (byte > 127).nonzero()[0]
     for place in range(1, MAX_VARINT):
         if not len(more):
             break
-        byte = data[places[more] + place]
+        byte = data[positions[more] + place]
         values[more] |= (byte & 127).astype(np.int64) << 7 * place
         sizes[more] += 1
         more = more[byte > 127]

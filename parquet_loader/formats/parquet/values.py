@@ -202,11 +202,11 @@ class EncodedValues:
         values = {way: sources[way]() for way in ways}
         if len(values) == 1:
             return next(iter(values.values()))
-        places = dict.fromkeys(ways, 0)
+        positions = dict.fromkeys(ways, 0)
         pieces: list[TokenArray] = [np.empty(0, self.wanted.dtype)]
         for way, count in self.parts:
-            pieces.append(values[way][places[way] : places[way] + count])
-            places[way] += count
+            pieces.append(values[way][positions[way] : positions[way] + count])
+            positions[way] += count
         return np.concatenate(pieces)
 
     def _join_bytes(self, page: Page, encoded: memoryview, target: TokenArray) -> None:
@@ -300,7 +300,7 @@ def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool
         if header & 1:
             groups = header >> 1
             stride = payload - place + width * groups
-            # Only headers of one byte are looked for, at the places where they would be.
+            # Only headers of one byte are looked for, at the positions where they would be.
             like = data[place::stride] == (header if header < 128 else -1)
             runs = min(len(like) if like.all() else max(1, int(like.argmin())), left // (8 * groups))
             if not runs:  # the last one, of which a part is padding
