@@ -24,7 +24,8 @@ from ...storage.secrets import Location
 from ..cli import signals_as_interrupts, warnings_as_lines
 from ..names import as_arguments
 from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS, check_sizes
-from ..run.shards import Run, begin, publish
+from ..run.resume import Run, begin
+from ..run.shards import publish
 from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, Position

@@ -24,7 +24,8 @@ from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
 from ..write.manifest import Manifest
 from .progress import Progress
-from .shards import Job, begin, encoding_of, fingerprint_of, open_seen_file, publish, run_of, seen_name, write_shards
+from .resume import begin, fingerprint_of, run_of
+from .shards import Job, encoding_of, open_seen_file, publish, seen_name, write_shards
 
 __all__ = ["Summary", "pretokenize", "tokenize_source"]
 

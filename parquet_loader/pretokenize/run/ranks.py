@@ -38,18 +38,8 @@ from ..write.journal import Journal, differences
 from ..write.manifest import MANIFEST_NAME, MAX_LISTED_BAD_RECORDS, Manifest, Skipped
 from .pipeline import Summary
 from .progress import Progress
-from .shards import (
-    Job,
-    begin,
-    encoding_of,
-    few,
-    fingerprint_of,
-    open_seen_file,
-    publish,
-    run_of,
-    seen_fingerprint,
-    write_shards,
-)
+from .resume import begin, few, fingerprint_of, run_of, seen_fingerprint
+from .shards import Job, encoding_of, open_seen_file, publish, write_shards
 
 __all__ = ["Place", "StepDone", "place_from_environment", "pretokenize_rank"]
 

@@ -28,7 +28,7 @@ from parquet_loader.pretokenize import (
     TokenizerInfo,
     pretokenize,
 )
-from parquet_loader.pretokenize.run.shards import Found, Run, decide
+from parquet_loader.pretokenize.run.resume import Found, Run, decide
 from parquet_loader.pretokenize.select.dedup import SeenFile
 from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.write.folder import OutputFolder

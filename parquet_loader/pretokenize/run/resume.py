@@ -1,0 +1,215 @@
+"""Whether a run starts fresh, resumes, or has nothing left to do: look at the output folder, then decide.
+
+look(folder) -> Found -> decide(found, run) -> fresh | resume | done
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import ConfigError, DataError
+from ..options import PretokenizeOptions
+from ..select.dedup import Digests
+from ..sources.base import Source
+from ..tokenizers.base import Tokenizer
+from ..write.folder import OutputFolder
+from ..write.journal import Journal, differences
+from ..write.manifest import MANIFEST_NAME, Manifest, Skipped
+
+__all__ = ["Found", "Run", "begin", "decide", "few", "fingerprint_of", "look", "run_of", "seen_fingerprint"]
+
+_FINGERPRINT_VERSION = 2
+
+
+def fingerprint_of(
+    source: Source, tokenizer: Tokenizer, options: PretokenizeOptions, seen_before: Digests
+) -> dict[str, object]:
+    """All that the result depends on. What only changes the speed, workers or batches, is no part of it."""
+    return {
+        "version": _FINGERPRINT_VERSION,
+        "source": source.fingerprint(),
+        "tokenizer": {
+            "sha256": tokenizer.info.sha256,
+            "vocab_size": tokenizer.info.vocab_size,
+            "eos_id": tokenizer.info.eos_id,
+        },
+        "append_eos": options.append_eos,
+        "row_group_tokens": options.row_group_tokens,
+        "file_tokens": options.file_tokens,
+        "max_docs": options.max_docs,
+        "empty": options.empty,
+        "dedup": {"hash": options.hash} if options.dedup else None,
+        "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
+    }
+
+
+def seen_fingerprint(seen_before: Digests) -> dict[str, object]:
+    """What the hashes that other runs have seen are."""
+    return {"hashes": len(seen_before), "sha256": hashlib.sha256(seen_before.tobytes()).hexdigest()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What decides whether a run found in the output folder is this one.
+
+    Attributes:
+        fingerprint: all that this run's result depends on.
+        whole: of one rank's run, the fingerprint of all ranks together; None where this run makes the whole set.
+        overwrite: whether an old set may be replaced.
+        world_size: how many ranks make the set.
+        allows_bad: whether bad records may be skipped.
+        adds_hashes: whether a run that is complete has added its own hashes to the file of seen ones.
+    """
+
+    fingerprint: Mapping[str, object]
+    whole: Mapping[str, object] | None = None
+    overwrite: bool
+    world_size: int = 1
+    allows_bad: bool = False
+    adds_hashes: bool = False
+
+    @property
+    def expected(self) -> Mapping[str, object]:
+        """The fingerprint of the set."""
+        return self.fingerprint if self.whole is None else self.whole
+
+    def changes(
+        self, was: Mapping[str, object], now: Mapping[str, object], skipped: Skipped, *, complete: bool
+    ) -> list[str]:
+        """What differs from a run found in the folder, complete or not, which skipped ``skipped``."""
+        # A run that was complete has added its own hashes to the file.
+        ignored = ("seen_hashes",) if complete else ()
+        changed = differences(
+            {key: value for key, value in was.items() if key not in ignored},
+            {key: value for key, value in now.items() if key not in ignored},
+        )
+        if skipped.bad and not self.allows_bad:
+            changed.append(f"on_bad_record: was 'skip', for {skipped.bad:,} records, is 'raise'")
+        return changed
+
+
+def run_of(
+    fingerprint: Mapping[str, object], options: PretokenizeOptions, whole: Mapping[str, object] | None = None
+) -> Run:
+    """The run that options stand for."""
+    return Run(
+        fingerprint=fingerprint,
+        whole=whole,
+        overwrite=options.overwrite,
+        world_size=options.world_size,
+        allows_bad=options.on_bad_record == "skip",
+        adds_hashes=options.write_seen_hashes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is in an output folder.
+
+    Attributes:
+        output: the folder's name, for messages.
+        files: what is in it, except the files of runs.
+        staging: whether an earlier run has left a staging folder.
+        journal: of that run, where it has finished anything.
+        manifest: of a complete set.
+    """
+
+    output: str
+    files: tuple[str, ...]
+    staging: bool
+    journal: Journal | None
+    manifest: Manifest | None
+
+
+def look(output: OutputFolder, run: Run) -> Found:
+    """What is in an output folder; a damaged journal or manifest counts as none where it may be overwritten.
+
+    Raises:
+        ConfigError: what is there belongs to another number of ranks, or to no run.
+        DataError: one is damaged.
+    """
+    files = output.look()
+    if not run.overwrite:
+        output.refuse_other_runs(run.world_size, lambda other: not differences(other.fingerprint, run.expected))
+    journal, manifest = None, None
+    try:
+        journal = output.read_journal()
+        manifest = output.read_manifest() if MANIFEST_NAME in files else None
+    except DataError:
+        if not run.overwrite:
+            raise
+    return Found(output=output.name, files=files, staging=output.found_staging, journal=journal, manifest=manifest)
+
+
+def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
+    """Start again, resume after what an earlier run has finished, or do nothing since the set is complete.
+
+    Raises:
+        ConfigError: what is there is of another run, and must not be overwritten.
+    """
+    journal, manifest = found.journal, found.manifest
+    not_empty = f"output={found.output!r} is not empty: "
+    if journal is not None:
+        unfinished = journal.phase == "writing"
+        changed = run.changes(journal.fingerprint, run.fingerprint, journal.position.skipped, complete=not unfinished)
+        if changed and not run.overwrite:
+            raise ConfigError(
+                f"{not_empty}it holds an unfinished run of other inputs or options ({few(changed)}). Give those again "
+                f"to resume it, choose another folder, or give overwrite=True to start again."
+            )
+        if not changed and unfinished and found.files and not run.overwrite:
+            raise ConfigError(
+                f"{not_empty}beside an unfinished run it holds {found.files[0]!r}. Give overwrite=True, as that run "
+                f"had it, to resume and replace the old set."
+            )
+        return "fresh" if changed else "resume"
+    if not found.files:
+        return "fresh"
+    if manifest is None or not manifest.fingerprint:
+        if run.overwrite:
+            return "fresh"
+        also = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
+        raise ConfigError(
+            f"{not_empty}it holds {found.files[0]!r}{also}. Choose another folder, or give overwrite=True to "
+            f"replace a former run's files."
+        )
+    changed = run.changes(manifest.fingerprint, run.expected, manifest.skipped, complete=True)
+    if run.overwrite:
+        # A run that was killed at its very end has nothing left to do; and one that has added its hashes to the file
+        # would find nothing but duplicates.
+        ended = (found.staging and run.whole is None) or run.adds_hashes
+        return "done" if ended and not changed else "fresh"
+    if changed:
+        raise ConfigError(
+            f"{not_empty}it holds a complete set of other inputs or options ({few(changed)}). Choose another folder, "
+            f"or give overwrite=True to replace it."
+        )
+    return "done"
+
+
+def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
+    """Look, then decide: the journal to resume from, an empty one to start again, or the manifest of a complete set.
+
+    Raises:
+        ConfigError: what is there is of another run, and must not be overwritten.
+        DataError: a journal or a manifest that is damaged.
+        StorageError: a file that they name is not there.
+    """
+    found = look(output, run)
+    decision = decide(found, run)
+    if decision == "resume" and found.journal is not None:
+        output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
+        return found.journal
+    if decision == "done" and found.manifest is not None:
+        output.check_published(found.manifest.files)
+        return found.manifest
+    output.clear_staging()
+    return Journal(fingerprint=run.fingerprint)
+
+
+def few(changed: list[str]) -> str:
+    """The first differences, for a message."""
+    return "; ".join(changed[:3]) + (f"; and {len(changed) - 3:,} more" if len(changed) > 3 else "")
