@@ -11,8 +11,8 @@ else
 TORCH_FLAGS ?=
 endif
 BIN := $(VENV)/bin
-# Half the tests wait for threads and processes, so two workers are worth having even on two cores.
-WORKERS ?= 2
+# Many tests wait for threads and processes of their own, so more workers than cores are worth having.
+WORKERS ?= 3
 
 .PHONY: help install test lint types unit demo soak bench scaling clean
 
