@@ -92,10 +92,12 @@ class Link:
         query = (_WEB_QUERY if self.scheme in WEB else _QUERY).search(named) if scheme else None
         self.query = query[0] if query else ""
         named = named[: len(named) - len(self.query)]
-        self.public = f"{self.scheme}://{named}" if scheme else named
         # fsspec would cut a password at such signs, and take the rest for a host, a path or another link.
         knows_users = re.fullmatch(_USER_SCHEMES, self.scheme) and not re.search("::|[/?#]", self.user)
         self.is_openable = not self.user or self.scheme in WEB or bool(knows_users)
+        if not self.is_openable:
+            named = named.rpartition("@")[2]  # a password may hold @ and / as well; no such URL is opened, only refused
+        self.public = f"{self.scheme}://{named}" if scheme else named
         # Web addresses are opened by their public form; `WebClient` adds the rest to each request.
         self.opens = f"{self.scheme}://{self.user}@{named}" if self.user and self.scheme not in WEB else self.public
 

@@ -272,6 +272,16 @@ def everything_in(error: BaseException | None) -> list[str]:
 )
 @example("loader", WEB[0], "http", "503", "a.parquet", "AK%2F" + HUSH + "%2Fs3", HUSH * 2 + "%7E", HUSH * 2)
 @example("input that skips", WEB[0], "http", "ok", "bad.jsonl", HUSH * 2, HUSH * 2, HUSH * 2)
+@example(
+    "SeenFile",
+    "gs://{user}:{a}@127.0.0.1/{name}",
+    "http",
+    "404",
+    "a.parquet",
+    HUSH + "@" + HUSH + "/" + HUSH,
+    HUSH,
+    HUSH,
+)
 @example("input", WEB[4], "HTTP", "503", "a.jsonl", HUSH * 2, HUSH * 2 + "@" + HUSH, HUSH + "@" + HUSH)
 def test_no_secret_of_a_url_is_told_or_kept(
     server: Server,
