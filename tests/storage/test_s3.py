@@ -171,7 +171,9 @@ def test_a_row_group_is_one_request_and_a_file_one_more(server: S3Server, large:
         proxy.requests.clear()
         decoded = 0
         for rank in range(world_size):
-            loader = loader_of(large, proxy.url, rank=rank, world_size=world_size, window=window, index=index)
+            # Long sequences, so that the time goes into row groups and not into batches.
+            options: dict[str, Any] = {"rank": rank, "world_size": world_size, "window": window, "seq_len": 4096}
+            loader = loader_of(large, proxy.url, index=index, **options)
             with loader:
                 while loader.epoch < 2:
                     for _ in loader:

@@ -147,9 +147,12 @@ def test_going_on_works_on_an_object_store_too(memory_url: str, options: Callabl
 DRIVER = """
     import os, shutil, sys
     from pathlib import Path
+    import numpy as np
+    import pyarrow as pa
     from fsspec.implementations.local import LocalFileSystem
     from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
 
+    pa.array(np.zeros(1))  # for which PyArrow imports pandas: once here, and not in every fork
     work = Path(sys.argv[1])
 
     def run(output, old=False, stop_at=None):

@@ -267,6 +267,8 @@ def run_against_hub(command: list[str], endpoint: str, tmp_path: Path, tool_env:
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "NO_PROXY": "127.0.0.1",
+        "USE_TORCH": "0",  # for which datasets otherwise imports torch and JAX, seconds each
+        "USE_JAX": "0",
     }
     return subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False

@@ -530,6 +530,8 @@ def test_a_file_that_vanishes_after_it_was_found_is_a_storage_error(tmp_path: Pa
         list(FileSource(files=files).records())
 
 
+# As codec="utf-8" has it, for which Hypothesis builds a table for seconds.
+encodable = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(st.characters()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner, max_size=3),
@@ -540,7 +542,7 @@ json_values = st.recursive(
 @given(
     json_values.map(json.dumps)
     | st.text(st.characters()).map(lambda text: json.dumps({"a": text}))
-    | st.text(st.characters(codec="utf-8")).map(lambda text: json.dumps({"a": text, "b": 1}, ensure_ascii=False))
+    | encodable.map(lambda text: json.dumps({"a": text, "b": 1}, ensure_ascii=False))
     | st.text(alphabet='{}[]":,\\u0d8ea-1.N ntrf\t', max_size=12)
 )
 @example('{"a": "\\ud800"}')
