@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LoaderKeywords", "LoaderOptions", "boolean", "check_type", "integer", "signature_with"]
 
 _MAX_DEFAULT_THREADS = 4
+_MOST_THREADS = 1024  # more would only take memory
 _MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 DType = str | np.dtype[np.integer] | type[np.integer]
@@ -108,7 +109,8 @@ class LoaderOptions:
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
             "dtype": _token_dtype(self.dtype),
         }
-        for name, bound in (("vocab_size", None), ("epochs", _MOST), ("threads", None), ("requests", None)):
+        bounds = {"vocab_size": None, "epochs": _MOST, "threads": _MOST_THREADS, "requests": _MOST_THREADS}
+        for name, bound in bounds.items():
             value = getattr(self, name)
             checked[name] = None if value is None else integer(name, value, 1, bound)
         for name, value in checked.items():

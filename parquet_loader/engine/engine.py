@@ -32,7 +32,9 @@ from .slices import Band, Slices, cut_band
 __all__ = ["Engine"]
 # Beside the window in use and the next one, further ones are read ahead as long as all that is ahead costs no more than
 # this, about two megabytes of files: otherwise threads idle and requests wait for each other where windows are tiny.
+# No more than so many for each thread, either: a tiny set would be read for a thousand epochs.
 _AHEAD_BYTES = 16 << 20
+_AHEAD_WINDOWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class _WindowStream:
             shared.budget,
             threads=max(config.threads, config.requests),
             ahead_bytes=_AHEAD_BYTES,
+            ahead_groups=_AHEAD_WINDOWS * max(config.threads, config.requests),
             # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
             rest=pa.default_memory_pool().release_unused,
         )

@@ -103,7 +103,8 @@ class Prefetcher(Generic[T]):
         tasks: the tasks in order; advanced from the threads, by one at a time.
         budget: shared with whoever releases what the tasks hold.
         threads: tasks that may run concurrently.
-        ahead_bytes: groups beyond the next one are run ahead as long as all that is not taken yet costs no more.
+        ahead_bytes: groups beyond the next one are run ahead as long as all that is not taken yet costs no more,
+        ahead_groups: and as long as there are no more of them.
         rest: called by a thread that has to wait before it can run a task.
     """
 
@@ -114,9 +115,10 @@ class Prefetcher(Generic[T]):
         *,
         threads: int,
         ahead_bytes: int,
+        ahead_groups: int = 64,
         rest: Callable[[], object] = lambda: None,
     ) -> None:
-        self._shared = shared = _Shared(tasks, budget, ahead_bytes, rest)
+        self._shared = shared = _Shared(tasks, budget, ahead_bytes, ahead_groups, rest)
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
         self._threads = threads
@@ -183,7 +185,14 @@ class _Outcome(Generic[T]):
 class _Shared(Generic[T]):
     """What the threads and the consumer share; every field is guarded by `lock`, except `tasks` and `turn`."""
 
-    def __init__(self, tasks: Iterator[Task[T]], budget: Budget, ahead_bytes: int, rest: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        tasks: Iterator[Task[T]],
+        budget: Budget,
+        ahead_bytes: int,
+        ahead_groups: int,
+        rest: Callable[[], object],
+    ) -> None:
         self.tasks = tasks
         self.turn = threading.Lock()  # whoever holds it advances `tasks` and admits the task that comes out
         self.budget = budget
@@ -191,6 +200,7 @@ class _Shared(Generic[T]):
         self.condition = budget.condition
         self.bell = Bell(budget.lock)  # what the consumer waits for
         self.ahead_bytes = ahead_bytes
+        self.ahead_groups = ahead_groups
         self.rest = rest
         self.threads: list[threading.Thread] = []
         self.pid = os.getpid()
@@ -238,7 +248,9 @@ class _Shared(Generic[T]):
     def wanted(self, task: Task[T]) -> bool:
         """Whether a task is not too far ahead; to be called under the lock."""
         in_use_and_next = 1 + self.bell.awaited
-        return self.groups < in_use_and_next or self.waiting_bytes + task.cost_bytes <= self.ahead_bytes
+        if self.groups < in_use_and_next:
+            return True
+        return self.groups < self.ahead_groups and self.waiting_bytes + task.cost_bytes <= self.ahead_bytes
 
     def admit(self, task: Task[T]) -> None:
         """Count a task that is going to run; to be called under the lock."""

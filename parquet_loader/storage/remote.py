@@ -308,7 +308,7 @@ class FsspecStorage:
                 text += ": AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or key and secret in storage_options"
                 text += '; for a public bucket storage_options={"anon": True}'
             return failure(StorageError, text, error), False
-        passing = may_pass(error, status)
+        passing = may_pass(told, status)
         if not is_unreachable(error):
             self._has_answered = True
         elif not self._has_answered and seconds >= _UNANSWERED_SECONDS:

@@ -29,7 +29,7 @@ _SCHEME = re.compile(r"^([A-Za-z][\w+.-]*)://")
 # Where what stands before the host is a user. Elsewhere it is one only with a password: abfs://container@account.
 _USER_SCHEMES = r"(?:https?|s?ftps?|ssh|smb|web\w+|hdfs|dav)"
 _USER = re.compile(rf"^(?:https?://[^/?#]*@|{_USER_SCHEMES}://(?<!http://)(?<!https://)[^/]*@)", re.IGNORECASE)
-_PASSWORD = re.compile(r"^(?!git(?:hub)?://|https?:)[\w+.-]+://[^/]*:[^/]*@", re.IGNORECASE)
+_PASSWORD = re.compile(r"^(?!git(?:hub)?://|https?:)[\w+.-]+:///*[^/]*:[^/]*@", re.IGNORECASE)
 # What is no port is the rest of a password, with signs that should have been encoded.
 _NO_PORT = re.compile(r"[^/\[?#]*:(?!\d*(?:[/?#]|$)).*@", re.DOTALL)
 _IN_PASSWORD = re.compile(r"^[\w+.-]+://[^/\[?#]*:(?!\d*(?:[/?#]|$))")

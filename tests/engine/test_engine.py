@@ -304,9 +304,17 @@ def test_the_window_in_use_and_the_next_are_read_and_no_more(
         assert loader.stats()["bytes_read"] == bytes_read
 
 
+def test_a_tiny_set_is_read_ahead_for_a_few_epochs_and_no_more(tmp_path: Path) -> None:
+    folder = write_set(tmp_path, unique_groups([[[50] * 10]]))
+    with ParquetLoader(folder, seq_len=10, lanes=4, threads=2) as loader:
+        next(iter(loader))
+        wait_until_idle(loader)
+        assert loader.stats()["row_groups"] <= 1 + 4 * 2
+
+
 def test_tiny_windows_are_read_ahead_within_a_few_megabytes(tmp_path: Path) -> None:
     folder = write_set(tmp_path, unique_groups([[[50] * 30] * 64]))
-    with ParquetLoader(folder, seq_len=10, lanes=4, window=1, threads=2) as loader:
+    with ParquetLoader(folder, seq_len=10, lanes=4, window=1, threads=2, requests=16) as loader:
         next(iter(loader))
         wait_until_idle(loader)
         stats = loader.stats()

@@ -114,6 +114,8 @@ def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlo
     try:
         with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
+    except MemoryError:  # pyarrow has an ArrowException for it
+        raise
     except (pa.ArrowException, OSError) as error:
         raise chunk.error(f"cannot be decoded, the file is damaged or of an unknown kind ({error})") from error
     blocks = [_block_of_array(piece, chunk) for piece in column.chunks]

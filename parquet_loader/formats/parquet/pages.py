@@ -283,6 +283,8 @@ def unpack_body(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -
                 unpacked = stream.read_buffer(size + 1)
         else:
             unpacked = pa.Codec(codec).decompress(packed, size)
+    except MemoryError:  # pyarrow has an ArrowException for it
+        raise
     except (pa.ArrowException, OSError) as error:
         raise page.error(f"cannot be decompressed, it is damaged ({error})", chunk) from error
     body = memoryview(unpacked).cast("B")

@@ -268,6 +268,8 @@ class EncodedValues:
         try:
             with pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
                 column = file.read(use_threads=False).column(0)
+        except MemoryError:  # pyarrow has an ArrowException for it
+            raise
         except (pa.ArrowException, OSError) as error:
             raise self.chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
         if len(column) != count:

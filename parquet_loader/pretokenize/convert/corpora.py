@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
+import re
 import reprlib
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +37,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, StorageError
+from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, PretokenizeWarning, StorageError
 from ...storage.base import is_hidden
 from ...storage.local import files_below, status_of
 from ..sources.base import Cursor
@@ -327,6 +330,7 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         found = _files(path, "chunks", ".bin")
         if options.dtype is None:
             raise ConfigError(f"{str(path)!r} has no meta.json: give dtype='uint16' or dtype='uint32'.")
+        _refuse_gaps(found)
         meta = [{"file": str(each.relative_to(folder))} for each in found]
     eos_ids = {_field(each, "eos_token_id", int, meta_path) for each in meta} - {None}
     eos_id = options.eos_id if options.eos_id is not None else next(iter(eos_ids), None)
@@ -386,6 +390,17 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         eos_appended=last == eos_id,
         tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
     )
+
+
+def _refuse_gaps(files: Sequence[Path]) -> None:
+    """Documents go on from one chunk to the next, so that one that is missing would join two that are not one."""
+    numbers = [int(match[1]) for each in files if (match := re.fullmatch(r"chunk_(\d+)\.bin", each.name))]
+    for before, after in itertools.pairwise(sorted(numbers)):
+        if after > before + 1:
+            raise ConfigError(
+                f"{str(files[0].parent)!r} holds chunks {before} and {after}, and none between them: fetch those that "
+                "are missing, or convert each stretch by itself."
+            )
 
 
 def _chunk_meta(path: Path) -> list[dict[str, Any]]:
@@ -601,6 +616,13 @@ def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
 def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
     source = pa.memory_map(str(file))
     is_file = source.read(6) == b"ARROW1"
+    if not is_file and source.size() >= 4 and source.read_at(4, source.size() - 4) != bytes(4):
+        warnings.warn(
+            f"{file} has no end-of-stream marker, which writers put there: it may have been cut off. Compare its "
+            "number of documents with the original's.",
+            PretokenizeWarning,
+            stacklevel=2,
+        )
     source.seek(0)
     reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
     batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)

@@ -181,6 +181,12 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
         # A run that was killed at its very end has nothing left to do; and one that has added its hashes to the file
         # would find nothing but duplicates.
         ended = (found.staging and run.whole is None) or run.adds_hashes
+        if changed and run.adds_hashes and manifest.fingerprint.get("seen_hashes") is not None:
+            raise ConfigError(
+                f"{not_empty}the set that overwrite=True would replace ({few(changed)}) was made with seen_hashes, and "
+                "may have added its own: its documents would be dropped as duplicates. Give seen_hashes as it was "
+                "before that set, and choose another output."
+            )
         return "done" if ended and not changed else "fresh"
     if changed:
         raise ConfigError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...errors import ConfigError, PathNotFoundError
+from ...errors import ConfigError, PathNotFoundError, StorageError
 from ...storage.base import WILDCARD, Found, is_hidden
 from ...storage.filesystems import Filesystem, open_filesystem, open_together
 from ...storage.local import LocalStorage
@@ -109,6 +110,10 @@ def find_files(
     for filesystem, files in _listed([Location(each) for each in inputs], storage_options or {}):
         for each in files:
             name = filesystem.display(each.path)
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                raise StorageError(f"the name of {os.fsencode(name)!r} is not UTF-8: rename it.") from None
             classified = classify(each.path)
             if kind is not None and (classified is None or classified[0] != kind):
                 classified = (kind, _compression_of(each.path)) if each.is_named else None

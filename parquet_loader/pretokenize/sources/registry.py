@@ -113,9 +113,12 @@ def _imported(name: str) -> SourceFactory | None:
     if not colon:
         return None
     try:
-        return cast("SourceFactory", getattr(importlib.import_module(module), attribute))
+        factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"the source {name!r} cannot be imported: {error}.") from error
+    if not callable(factory):
+        raise ConfigError(f"the source {name!r} is no function that makes a source, but {type(factory).__name__}.")
+    return cast("SourceFactory", factory)
 
 
 def _files(kind: Kind | None) -> SourceFactory:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ConfigError, DataError, PretokenizeWarning
+from ...storage.secrets import Location
 from ..extras import import_extra
 from .base import Lost, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, refuse_control_ids
 from .eos import COMMON_EOS_TOKENS, find_eos, read_declared
@@ -162,6 +163,8 @@ def load_tokenizer(where: str, *, eos_token: str | None = None, need_eos: bool =
     Raises:
         ConfigError: no such tokenizer, not a tokenizer, or no (single) end-of-document token.
     """
+    if "://" in where:
+        raise ConfigError(f"tokenizer={Location(where)!r}: a URL is not read. Give a local copy of the file.")
     if where == "bytes":
         return ByteTokenizer(eos_token)
     if where.startswith("tiktoken:"):

@@ -176,8 +176,8 @@ DRIVER = """
             setattr(LocalFileSystem, name, counted(getattr(LocalFileSystem, name)))
         pretokenize(PretokenizeOptions(
             inputs=(str(work / "old.txt" if old else work / "in.jsonl"),), output=str(output), tokenizer="bytes",
-            row_group_tokens=12_000, file_tokens=12_000, batch_bytes=4000, dedup=True, overwrite=not old,
-            seen_hashes=str(output) + ".seen", write_seen_hashes=True,
+            row_group_tokens=12_000, file_tokens=12_000, batch_bytes=4000, dedup=not old, overwrite=not old,
+            seen_hashes=None if old else str(output) + ".seen", write_seen_hashes=not old,
         ))
 
     def in_a_fork(*arguments, **keywords):
@@ -189,7 +189,8 @@ DRIVER = """
 
     def contents(folder):
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        return found | {"seen": Path(str(folder) + ".seen").read_bytes()}
+        seen = Path(str(folder) + ".seen")
+        return found | {"seen": seen.read_bytes() if seen.exists() else b""}
 
     (work / "old.txt").write_text("old\\n")
     before = work / "before"
@@ -199,7 +200,7 @@ DRIVER = """
     def start(folder):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(before, folder)
-        shutil.copy(str(before) + ".seen", str(folder) + ".seen")
+        Path(str(folder) + ".seen").unlink(missing_ok=True)
 
     quiet, killed = work / "quiet", work / "killed"
     start(quiet)
