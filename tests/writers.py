@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
-import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,10 +21,14 @@ def write_pyarrow(path: Path, documents: Documents, *, rows: int = 1 << 20, kind
 
 
 def write_polars(path: Path, documents: Documents, *, rows: int = 1 << 20) -> None:
+    import polars as pl
+
     pl.DataFrame({"tokens": pl.Series(documents, dtype=pl.List(pl.Int32))}).write_parquet(path, row_group_size=rows)
 
 
 def write_duckdb(path: Path, documents: Documents, *, rows: int = 1 << 20) -> None:
+    import duckdb
+
     # DuckDB cuts row groups at multiples of its vector size, 2,048 rows.
     with duckdb.connect() as connection:
         connection.register("documents", pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))}))
@@ -35,6 +36,8 @@ def write_duckdb(path: Path, documents: Documents, *, rows: int = 1 << 20) -> No
 
 
 def write_datasets(path: Path, documents: Documents, *, rows: int = 1 << 20) -> None:
+    import datasets
+
     features = datasets.Features({"tokens": datasets.List(datasets.Value("int32"))})
     table = pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))})
     datasets.Dataset(table.cast(features.arrow_schema), info=datasets.DatasetInfo(features=features)).to_parquet(

@@ -85,12 +85,14 @@ def test_saved_after_any_batch_it_goes_on_with_the_next(
         saver = make(workers, every, persistent)
         assert rows_of(saver, taken) == expected[:taken]
         state = pickle.loads(pickle.dumps(saver.state_dict()))
+        saver.dataset.close()
         del saver
         resumed = make(workers, every, persistent)
         resumed.load_state_dict(state)
         rest = rows_of(resumed)
         assert rest == expected[taken:epoch]  # nothing after the last batch, as without the interruption
         assert rows_of(resumed, 2) == expected[epoch:][:2]
+        resumed.dataset.close()  # or all would read ahead together
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True), (2, False), (2, True)])
@@ -152,6 +154,7 @@ def test_saved_within_a_step_its_part_repeats_the_step(data: str, make: Any, eve
         resumed = make(0).dataset
         resumed.resume(merge_checkpoints([loader.dataset.checkpoint(loader.state_dict())]))
         assert resumed.state_dict()["position"] == SEQ_LEN * (batches_taken // 2)
+        resumed.close()
 
 
 def test_the_state_of_a_batch_makes_a_part_too(data: str, make: Any) -> None:

@@ -236,9 +236,9 @@ def test_each_batch_can_bring_the_state_after_it(data: str, dataset: Dataset) ->
     expected = plain(data)
     for number, item in enumerate(DataLoader(dataset(with_state=True), batch_size=None)):
         if number < STEPS - 1:
-            other = dataset()
-            other.load_state_dict(item["state"])
-            assert rows_of(other) == expected[number + 1 :]
+            with dataset() as other:  # closed at once, or all would read ahead together
+                other.load_state_dict(item["state"])
+                assert rows_of(other) == expected[number + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -509,9 +509,9 @@ def test_states_from_workers_lose_nothing_and_repeat_less_than_a_step(data: str,
     expected = plain(data)
     for number, item in enumerate(loader_of(dataset(with_state=True), 2)):
         if number < 2 * STEPS - 1:
-            other = dataset()
-            other.load_state_dict(item["state"])
-            assert rows_of(other) == expected[(number + 1) // 2 :]
+            with dataset() as other:  # closed at once, or all would read ahead together
+                other.load_state_dict(item["state"])
+                assert rows_of(other) == expected[(number + 1) // 2 :]
 
 
 def test_workers_that_cannot_share_the_lanes_are_told_what_would_work(dataset: Dataset) -> None:

@@ -8,7 +8,6 @@ import os
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import warnings
 from itertools import chain
@@ -59,19 +58,27 @@ _OFFLINE = {
 
 
 def torchrun(program: str, *arguments: str, ranks: int, killed: bool = False) -> None:
-    """Run a program of this folder to its end by torchrun; without a GPU, and without a network."""
+    """Run a program of this folder to its end by torchrun; without a GPU, and without a network.
+
+    torchrun is forked from the server that has imported PyTorch; the ranks are what it starts.
+    """
     here = Path(__file__).parent
-    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = [str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [*starter, str(here / program), *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **_OFFLINE, "PYTHONPATH": os.pathsep.join(paths)},
-        timeout=PROCESS_SECONDS,
-        check=False,
-    )
-    assert (done.returncode != 0) == killed, done.stdout + done.stderr
+    environment = {**_OFFLINE, "PYTHONPATH": os.pathsep.join(paths)}
+    command = ["--standalone", "--nproc-per-node", str(ranks), str(here / program), *arguments]
+    process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(command, environment))
+    process.start()
+    process.join(PROCESS_SECONDS)
+    code = process.exitcode
+    process.kill()
+    assert code == (1 if killed else 0)
+
+
+def _torchrun(command: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.argv = ["torchrun", *command]
+    warnings.simplefilter("ignore")
+    runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
 
 
 def fork_ranks(program: str, *arguments: str, ranks: int | None, killed: bool = False) -> None:

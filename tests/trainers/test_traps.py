@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accelerate import Accelerator, skip_first_batches
 from program import recipe
-from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
 from runs import LANES, RUN, Batches, fork_ranks, plain, together
 from tiny import Recorder, Records
 from torch.utils.data import DataLoader
@@ -26,8 +23,6 @@ from parquet_loader.trainers import TokenBatches
 pytestmark = pytest.mark.filterwarnings("ignore")  # what trainers and their packages warn of is theirs
 
 VOCABULARY = 200
-needs_torchtitan = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
-
 needs_torchtitan = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
 
 
@@ -53,12 +48,16 @@ def test_accelerate_cannot_lose_lanes_of_a_prepared_data_loader(data: str, tmp_p
 
 
 def test_one_process_may_prepare_a_data_loader(data: str) -> None:
+    from accelerate import Accelerator
+
     with TokenDataset(data, **RUN) as dataset:
         loader = Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=None))
         assert [item["input_ids"].tolist() for item in islice(loader, 4)] == plain(data, 4)
 
 
 def test_skipping_batches_of_batches_is_refused(data: str) -> None:
+    from accelerate import skip_first_batches
+
     with TokenBatches(data, steps=3, **RUN) as batches, pytest.raises(AttributeError, match="load_state_dict"):
         skip_first_batches(batches, 1)
 
@@ -140,6 +139,9 @@ class WithoutLength:
 
 def fit(loader: Any, tmp_path: Path, name: str, steps: int, checkpoint: str | None = None) -> Batches:
     """What Lightning trains on; its checkpoints are step-2.ckpt, step-4.ckpt, ..."""
+    from pytorch_lightning import Trainer
+    from pytorch_lightning.callbacks import ModelCheckpoint
+
     model = model_of(tmp_path, name)
     saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
     trainer = Trainer(
