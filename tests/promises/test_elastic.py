@@ -61,7 +61,7 @@ def global_batch(loaders: list[ParquetLoader]) -> np.ndarray:
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[np.ndarray]:
     with ParquetLoader(folder, seq_len=24, **ORDER) as loader:
-        return [next(iter(loader)).tokens for _ in range(60)]
+        return [next(iter(loader)).tokens for _ in range(40)]  # past two ends of epochs
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 7, 8])
@@ -107,7 +107,7 @@ def test_a_run_that_changes_world_size_and_seq_len_consumes_the_same_streams(fol
     for _ in range(data.draw(st.integers(2, 6))):
         world_size = data.draw(st.sampled_from([1, 2, 3, 4, 8]))
         seq_len = data.draw(st.integers(1, 60))
-        options = dict(index=index, threads=1, seq_len=seq_len, overlap=data.draw(st.integers(0, 1)))
+        options = dict(index=index, seq_len=seq_len, overlap=data.draw(st.integers(0, 1)))
         loaders = ranks_of(folder, world_size, **options)
         with contextlib.ExitStack() as stack:  # hypothesis gives up some examples half-way
             for loader in loaders:
