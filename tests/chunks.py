@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,5 @@ def assert_block(block: TokenBlock, documents: list[list[int]]) -> None:
     lengths = np.array([len(document) for document in documents], np.int64)
     assert block.offsets.dtype == np.int64
     np.testing.assert_array_equal(block.offsets, np.concatenate([[0], np.cumsum(lengths)]))
-    expected = [token for document in documents for token in document]
-    assert len(block.tokens) == len(expected)
-    assert not expected or (block.tokens == np.array(expected, block.tokens.dtype)).all()
+    expected = np.array(list(itertools.chain.from_iterable(documents)), block.tokens.dtype)
+    np.testing.assert_array_equal(block.tokens, expected)

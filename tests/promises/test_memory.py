@@ -258,7 +258,7 @@ ROUNDS = """
 
     def rounds(count):
         for _ in range(count):
-            with ParquetLoader(sys.argv[1], seq_len=100, lanes=8, window=4, threads=2) as loader:
+            with ParquetLoader(sys.argv[1], seq_len=100, lanes=8, window=1, threads=2) as loader:
                 next(iter(loader))
         del loader
         gc.collect()

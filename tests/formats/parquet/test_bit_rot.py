@@ -1,4 +1,4 @@
-"""A few hundred of the damages that tools/soak/bit_rot.py makes by the thousand; every flipped bit of page headers."""
+"""Some of the damages that tools/soak/bit_rot.py makes by the thousand; every flipped bit of page headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "tools" / "soak"))
 import bit_rot
 from bit_rot import OTHER_TOKENS, REBUILT, REFUSED, SAME, Layout, Whole
 
-TRIALS = 200
+TRIALS = 120
 
 pytestmark = [
     # Python 3.12 and later warn of every fork of a process that has threads.
@@ -71,5 +71,6 @@ def test_no_flipped_bit_of_a_page_header_gives_other_tokens(tmp_path: Path, enco
                 return f"bit {bit} of byte {place} gives other tokens"
         return "fine"
 
+    headers = [*headers[:3], headers[-1]]  # a dictionary's perhaps, and of data pages; those between are alike
     places = [place for first, end in headers for place in range(first, end)]
     assert set(bit_rot.outcomes(len(places), lambda number: every_bit(places[number]))) == {"fine"}
