@@ -616,7 +616,7 @@ def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
 def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
     source = pa.memory_map(str(file))
     is_file = source.read(6) == b"ARROW1"
-    if not is_file and source.size() >= 4 and source.read_at(4, source.size() - 4) != bytes(4):
+    if not is_file and source.size() >= 8 and source.read_at(8, source.size() - 8) != b"\xff" * 4 + bytes(4):
         warnings.warn(
             f"{file} has no end-of-stream marker, which writers put there: it may have been cut off. Compare its "
             "number of documents with the original's.",

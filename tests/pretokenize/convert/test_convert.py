@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +193,27 @@ def test_chunks_without_meta_are_sorted_and_of_the_given_dtype(tmp_path: Path, d
         open_corpus(tmp_path / "in", options=TokenizedOptions(dtype="uint16"))
     corpus = open_corpus(tmp_path / "in", options=TokenizedOptions(dtype="uint16", eos_id=EOS))
     assert [each for _, batch in corpus.documents() for each in batch.tokens.tolist()] == flat(documents)
+
+
+def test_chunks_between_which_one_is_missing_are_refused(tmp_path: Path, documents: list[list[int]]) -> None:
+    write_chunks(tmp_path, documents, "uint16", meta=False)
+    (tmp_path / "chunk_000001.bin").unlink()
+    with pytest.raises(ConfigError, match="holds chunks 0 and 2, and none between them"):
+        open_corpus(tmp_path, options=TokenizedOptions(dtype="uint16", eos_id=0))
+
+
+def test_an_arrow_stream_without_its_end_is_warned_of(tmp_path: Path) -> None:
+    table = pa.table({"tokens": [[1, 2], [3]]})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    whole = (tmp_path / "a.arrow").read_bytes()
+    for data, warned in ((whole, 0), (whole[:-8], 1)):
+        (tmp_path / "a.arrow").write_bytes(data)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            batches = [batch for _, batch in open_corpus(tmp_path / "a.arrow").documents()]
+        assert sum(len(batch.lengths) for batch in batches) == 2
+        assert ["cut off" in str(each.message) for each in found][:1] == [True] * warned
 
 
 def test_values_for_all_chunks_may_stand_above_their_list(tmp_path: Path) -> None:

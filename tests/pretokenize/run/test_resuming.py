@@ -624,6 +624,11 @@ WRITING, REMOVING = Journal(fingerprint={"n": 1}), Journal(fingerprint={"n": 1},
         ({"files": ("x",), "manifest": MANIFEST}, {"overwrite": True}, "fresh"),
         ({"files": ("x",), "manifest": MANIFEST, "staging": True}, {"overwrite": True}, "done"),
         ({"files": ("x",), "manifest": MANIFEST}, {"overwrite": True, "adds_hashes": True}, "done"),
+        (
+            {"files": ("x",), "manifest": replace(MANIFEST, fingerprint={"n": 2, "seen_hashes": {"hashes": 1}})},
+            {"overwrite": True, "adds_hashes": True},
+            "would be dropped as duplicates",
+        ),
         ({"files": ("x",), "manifest": MANIFEST}, {"fingerprint": {"n": 1, "rank": 0}, "whole": {"n": 1}}, "done"),
     ],
 )

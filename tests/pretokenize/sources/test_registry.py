@@ -396,3 +396,8 @@ def test_verify_reads_the_set_again_and_shows_documents(
     assert "part-00000.parquet is not there; the manifest says" in done.stderr
     with pytest.raises(PathNotFoundError, match="do not agree about 2 files"):
         verify_set(str(tmp_path / "out"), load_tokenizer(str(tokenizer_folder)))
+
+
+def test_a_source_that_is_no_function_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'os:path' is no function that makes a source, but module"):
+        open_source("os:path", SourceOptions())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -589,3 +591,11 @@ def test_numbers_without_bounds_beside_the_text_are_no_matter(tmp_path: Path, mo
     assert texts(tmp_path) == ["x"]
     with pytest.raises(DataError, match="a string was expected, got number"):
         texts(tmp_path, column="n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
+def test_a_name_that_is_not_utf_8_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb") as file:
+        file.write(b"x\n")
+    with pytest.raises(StorageError, match=r"the name of b'.*\\xff\.txt' is not UTF-8: rename it"):
+        find_files([str(tmp_path)])

@@ -202,3 +202,9 @@ def test_a_hub_name_without_a_network_is_an_error_that_says_what_to_do(
     assert "could not be fetched from the Hugging Face Hub" in done.stderr
     assert "give a tokenizer.json or a folder that holds one" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_url_is_no_tokenizer_and_its_secrets_are_not_shown() -> None:
+    with pytest.raises(ConfigError, match="a URL is not read") as caught:
+        load_tokenizer("https://user:hush@host/t.json?X-Amz-Signature=hush")
+    assert "hush" not in str(caught.value)
