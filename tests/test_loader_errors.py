@@ -46,7 +46,7 @@ BOUNDS = {
     "seq_len": (0, "in [1, 2147483646]"),
     "lanes": (0, "in [1, 2147483646]"),
     "window": (0, "at least 1"),
-    "threads": (0, "at least 1"),
+    "threads": (0, "in [1, 1024]"),
     "budget_bytes": (0, "at least 1"),
     "world_size": (0, "at least 1"),
     "vocab_size": (0, "at least 1"),

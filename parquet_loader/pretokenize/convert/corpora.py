@@ -613,19 +613,24 @@ def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
     return _columns_corpus("parquet", _files(path, "parquet", ".parquet"), _parquet_blocks, options)
 
 
-def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
-    source = pa.memory_map(str(file))
-    is_file = source.read(6) == b"ARROW1"
-    if not is_file and source.size() >= 8 and source.read_at(8, source.size() - 8) != b"\xff" * 4 + bytes(4):
+def _to_its_end(reader: Any, source: Any, file: Path) -> Iterator[Any]:
+    """The batches of a stream. Without the marker that writers put at its end, it may have been cut between two."""
+    yield from reader
+    if source.read_at(8, max(0, source.size() - 8)) != b"\xff" * 4 + bytes(4):
         warnings.warn(
             f"{file} has no end-of-stream marker, which writers put there: it may have been cut off. Compare its "
             "number of documents with the original's.",
             PretokenizeWarning,
             stacklevel=2,
         )
+
+
+def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
+    source = pa.memory_map(str(file))
+    is_file = source.read(6) == b"ARROW1"
     source.seek(0)
     reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else _to_its_end(reader, source, file)
     return reader.schema, ((batch.num_rows, lambda name, batch=batch: iter([batch.column(name)])) for batch in batches)
 
 
