@@ -72,7 +72,8 @@ def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
         CheckpointMismatchError: a state of another run or version; names every difference with both values.
     """
     if not isinstance(state, Mapping) or "version" not in state or "position" not in state:
-        raise CheckpointDamagedError(f"this is no loader state: {_shortened(state)}")
+        hint = "; give a checkpoint's bytes to resume" if isinstance(state, bytes) else ""
+        raise CheckpointDamagedError(f"this is no loader state: {_shortened(state)}{hint}")
     state = {name: plain(value) for name, value in state.items()}
     if not _same(state["version"], STATE_VERSION):
         raise CheckpointMismatchError(
@@ -137,7 +138,10 @@ def open_checkpoint(data: bytes) -> tuple[dict[str, Any], int | None, int]:
         CheckpointMismatchError: of another format version.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise CheckpointDamagedError(f"a checkpoint is bytes, and this is {type(data).__name__}: {_shortened(data)}")
+        hint = "; give a state to load_state_dict" if isinstance(data, Mapping) else ""
+        raise CheckpointDamagedError(
+            f"a checkpoint is bytes, and this is {type(data).__name__}: {_shortened(data)}{hint}"
+        )
     try:
         payload = open_container(bytes(data), _KIND, _VERSION)
     except OtherVersionError as error:

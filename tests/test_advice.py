@@ -103,7 +103,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
 @pytest.mark.parametrize("source", ["", "/..", "/*/*", "/**/*.parquet"])
 def test_the_folder_of_a_table_is_refused_with_what_to_give(table: tuple[str, Path], source: str) -> None:
     kind, folder = table
-    with pytest.raises(ConfigError, match=rf"is the log of a {kind} table.*its live files as a list"):
+    with pytest.raises(ConfigError, match=rf"is the log of a table of {kind}.*its live files as a list"):
         build_index(f"{folder}{source}")
 
 
@@ -113,7 +113,7 @@ def test_the_folder_of_a_table_on_an_object_store_is_refused(log: str) -> None:
     memory.store.clear()
     for name in ("data/old.parquet", LOGS[log]):
         memory.pipe(f"/lake/table/{name}", b"")
-    with pytest.raises(ConfigError, match=rf"is the log of a {log} table.*its live files as a list"):
+    with pytest.raises(ConfigError, match=rf"is the log of a table of {log}.*its live files as a list"):
         build_index("memory://lake")
 
 

@@ -240,3 +240,11 @@ def test_a_checkpoint_is_small_and_readable_by_any_msgpack(folder: Path) -> None
 def test_what_is_no_list_of_parts_is_refused(parts: Any) -> None:
     with pytest.raises(CheckpointDamagedError, match="parts must be a list of checkpoints"):
         merge_checkpoints(parts)
+
+
+def test_a_state_and_a_checkpoint_taken_for_each_other_are_told_where_they_belong(folder: Path) -> None:
+    with ParquetLoader(folder, **OPTIONS) as loader:
+        with pytest.raises(CheckpointDamagedError, match="give a checkpoint's bytes to resume"):
+            loader.load_state_dict(loader.checkpoint())
+        with pytest.raises(CheckpointDamagedError, match="give a state to load_state_dict"):
+            loader.resume(loader.state_dict())

@@ -164,7 +164,7 @@ def refuse_table(path: str) -> None:
         kind = "Iceberg"
     if kind is not None:
         raise ConfigError(
-            f"{path} is the log of a {kind} table: its folder may hold files that are not part of the table any more, "
+            f"{path} is the log of a table of {kind}: its folder may hold files that are no longer part of it, "
             "and only the log tells which are; give the paths of its live files as a list, which the table's own "
             "library names, or rewrite the table as plain Parquet"
         )
