@@ -252,7 +252,6 @@ class Packer:
         going_on = bool((stops > positions).all())
         while cells < wanted:
             window = self._cursor.window(place)
-            used = stops
             for group in groups:
                 for column, text, tokens, joined in group.pieces(window.blocks, filled, seq_len):
                     copied = _copy(out, group.lanes, column, text, tokens, window)
@@ -269,10 +268,10 @@ class Packer:
                             joined,
                         )
                         taken.append(spread)
-                if overlap and not group.goes_on(window.blocks, seq_len):
-                    going_on = False
-                    used = np.minimum(stops, positions + seq_len)
+                going_on = going_on and (not overlap or group.goes_on(window.blocks, seq_len))
             del window
+            # What the next rows begin with is not used up, unless it is kept.
+            used = stops if going_on or not overlap else np.minimum(stops, positions + seq_len)
             if place or not self._cursor.pass_by(used):
                 place += 1
         self._cursor.rows_are_made()
