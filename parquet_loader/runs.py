@@ -511,12 +511,7 @@ class MixtureRun(Run):
         if not state.is_mixture:
             name = self._name_of(sources[ONLY])
             stages, sources = (Stage(0, ((name, 1),)),), {name: sources[ONLY]}
-        opened = {name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources}
-        differences = self._differences(state)
-        for name, each in opened.items():
-            differences += each.identity.differences(sources[name], name)
-        if differences:
-            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
+        self._check_identities(state, self.sets, sources)
         try:
             progress = traced(self.plan.lattice, state.lengths, stages, state.position)
         except ValueError as error:
@@ -525,11 +520,26 @@ class MixtureRun(Run):
         if untold:
             raise CheckpointDamagedError(f"the state says nothing of {', '.join(map(repr, untold))}, drawn from before")
         self._check_past(progress)
+        # What only `reweight` had brought in is opened now.
+        further = {name: self._open(name) for name in self._needed(progress) if name not in self.sets}
+        self._check_identities(state, further, sources)
+        self._sets.update({name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources})
+        if further:
+            self._plan_for(self.plan.schedule)
         progress = progress.resized(self.options.seq_len, self.plan.lattice)
         progress.check_rest(self.plan)
-        self._sets.update(opened)
         self._former = {**self._former, **sources}
         return replace(progress, skips=state.skips)
+
+    def _check_identities(
+        self, state: RunState, sets: Mapping[str, OpenSet], sources: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        differences = self._differences(state)
+        for name, each in sets.items():
+            if name in sources:
+                differences += each.as_in(sources[name]).identity.differences(sources[name], name)
+        if differences:
+            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
 
     def at(self, position: int, state: RunState | None = None) -> MixtureProgress:
         """See `Run`."""
