@@ -572,19 +572,14 @@ class MixtureRun(Run):
         """Refuse a schedule whose past is not what was run."""
         begun = -(-progress.row // BLOCK)
         run = [stage for stage in progress.stages if stage.by != "exhausted" and stage.block < begun]
-        # A stage that was to begin with the block from which on the run was reweighted has not begun.
-        reweighted = {stage.block for stage in run if stage.by == "reweight"}
-        planned = _merged(
-            [
-                (block, weights)
-                for block, _, weights in self.plan.scheduled(progress)
-                if block < begun and block not in reweighted
-            ]
-        )
-        scheduled = _merged([(stage.block, stage.weights) for stage in run if stage.by == "schedule"])
         everything = _merged([(stage.block, stage.weights) for stage in run])
-        if planned in (scheduled, everything) or not begun:
+        plan = {block: weights for block, _, weights in self.plan.scheduled(progress) if block < begun}
+        planned = _merged(list(plan.items()))
+        # A run that was reweighted comes to no stage that begins with the same block, or changes nothing any more.
+        reweighted = {stage.block: stage.weights for stage in run if stage.by == "reweight"}
+        if everything in (planned, _merged(sorted({**plan, **reweighted}.items()))) or not begun:
             return
+        scheduled = [(stage.block, stage.weights) for stage in run if stage.by == "schedule" or not stage.block]
 
         def shown(stages: list[tuple[int, Weights]]) -> str:
             return ", ".join(

@@ -434,7 +434,7 @@ def _exhausted(short: list[str], left: Weights, stage: Stage, token: int, redist
         )
     ways = ["raise max_epochs"]
     if left:
-        ways.append(f"add the stage ({token}, {shown_weights(left)!r}) to weights")
+        ways.append(f"have the stage ({token}, {shown_weights(left)!r}) in weights")
         ways.append("give exhausted='redistribute'")
     return SourceExhaustedError(
         f"{names} would be repeated more than max_epochs allows from token {token:,} of the run on; "
