@@ -9,6 +9,7 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -355,7 +356,7 @@ class MixtureRun(Run):
             raise ConfigError(f"a schedule is a list of (token, shares), not {weights!r}")
         tokens = [token for token, _ in stages]
         whole = all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in tokens)
-        if not whole or tokens[0] != 0 or any(low >= high for low, high in zip(tokens, tokens[1:], strict=False)):
+        if not whole or tokens[0] != 0 or any(low >= high for low, high in pairwise(tokens)):
             raise ConfigError(f"the stages of weights must begin at token 0 and rise, not at {tokens}")
         schedule = tuple((int(token), self._weights(shares)) for token, shares in stages)
         for name, _ in schedule[-1][1]:
@@ -432,7 +433,7 @@ class MixtureRun(Run):
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
-            self._mixer = Mixer(self.configs, progress, self.plan, self.names, self.options.overlap, self.counters)
+            self._mixer = Mixer(self.configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)

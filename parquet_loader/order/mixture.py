@@ -167,7 +167,8 @@ class BlockTable:
 
     def counts(self, source: int, first: int, last: int) -> IntArray:
         """How many of the block's rows ``[first, last)`` are of a source, shape ``(lanes,)``."""
-        return (self.sources[first:last] == source).sum(axis=0, dtype=np.int64)
+        counts: IntArray = (self.sources[first:last] == source).sum(axis=0, dtype=np.int64)
+        return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,8 +156,8 @@ class MixturePlan:
     overlap: int = 0
 
     def scheduled(self, progress: Progress) -> list[tuple[int, int, Weights]]:
-        """The schedule by blocks: (first block, the token it is scheduled for, weights) of each stage, for the lengths of
-        rows that a run has had and has now.
+        """The schedule by blocks, for the lengths of rows that a run has had and has now: (first block, the token it is
+        scheduled for, weights) of each stage.
 
         A stage begins with the first block at or after its token.
         """
