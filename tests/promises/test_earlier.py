@@ -50,9 +50,11 @@ def test_a_state_is_refused_by_its_version(loader: ParquetLoader) -> None:
 def test_states_of_datasets_and_batches_are_refused_by_their_version() -> None:
     with TokenDataset(EARLIER / "set", **OPTIONS) as dataset, pytest.raises(CheckpointMismatchError, match=STEPS):
         dataset.load_state_dict(json.loads((EARLIER / "token-dataset.json").read_text()))
-    with TokenBatches(EARLIER / "set", steps=20, **OPTIONS) as batches:
-        with pytest.raises(CheckpointMismatchError, match=STEPS):
-            batches.load_state_dict(json.loads((EARLIER / "token-batches.json").read_text()))
+    with (
+        TokenBatches(EARLIER / "set", steps=20, **OPTIONS) as batches,
+        pytest.raises(CheckpointMismatchError, match=STEPS),
+    ):
+        batches.load_state_dict(json.loads((EARLIER / "token-batches.json").read_text()))
 
 
 def test_a_saved_index_is_the_one_that_would_be_built_now() -> None:
