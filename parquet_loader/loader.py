@@ -27,7 +27,7 @@ from .options import LoaderKeywords, LoaderOptions, integer, signature_with
 from .order.order import Order
 from .order.progress import Progress
 from .remarks import remarks
-from .runs import MixtureRun, SetRun
+from .runs import MixtureRun, Run, SetRun
 from .sets import Component
 from .storage.opening import Source
 
@@ -201,12 +201,13 @@ class ParquetLoader:
 
     def _check_budgets(self, before: Progress) -> None:
         """Refuse what the budget has no room for, and be where the run was before."""
+        run: Run = self._run
         if isinstance(self._run, MixtureRun):
             try:
                 _check_budgets(self._run)
             except BaseException:
-                self._run.stop()
-                self._run.progress = before
+                run.stop()
+                run.progress = before
                 raise
 
     def state_at(self, position: int, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
