@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,7 @@ from parquet_loader import (
     Component,
     ConfigError,
     ParquetLoader,
-    SourceExhaustedError,
     build_index,
-    merge_checkpoints,
 )
 from parquet_loader.index.index import DatasetIndex
 from parquet_loader.order.mixture import BLOCK, Lattice, integer_weights
@@ -224,7 +222,7 @@ def test_random_mixtures_that_are_killed_and_changed_deliver_what_the_order_says
     for seed in seeds:
         mixture = Mixture(seed, stored)
         try:
-            run_killed(mixture, mixture.rng.choice([20, 70, 70, 140]))
+            run_killed(mixture, mixture.rng.choice([20, 50, 50, 110]))
         except BaseException as error:
             error.add_note(f"mixture {seed}") if hasattr(error, "add_note") else None
             raise
