@@ -561,8 +561,16 @@ class MixtureRun(Run):
     def _check_past(self, progress: MixtureProgress) -> None:
         """Refuse a schedule whose past is not what was run."""
         begun = -(-progress.row // BLOCK)
-        planned = _merged([(block, weights) for block, _, weights in self.plan.scheduled(progress) if block < begun])
         run = [stage for stage in progress.stages if stage.by != "exhausted" and stage.block < begun]
+        # A stage that was to begin with the block from which on the run was reweighted has not begun.
+        reweighted = {stage.block for stage in run if stage.by == "reweight"}
+        planned = _merged(
+            [
+                (block, weights)
+                for block, _, weights in self.plan.scheduled(progress)
+                if block < begun and block not in reweighted
+            ]
+        )
         scheduled = _merged([(stage.block, stage.weights) for stage in run if stage.by == "schedule"])
         everything = _merged([(stage.block, stage.weights) for stage in run])
         if planned in (scheduled, everything) or not begun:

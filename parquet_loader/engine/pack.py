@@ -249,7 +249,8 @@ class Packer:
         cells = filled * self._lanes
         wanted = out.size if ends is None else int(np.maximum(stops - positions, filled).sum())
         place = 0
-        going_on = bool((stops > positions).all())
+        # Lanes that stand apart take no part in this: their windows are kept a row longer.
+        going_on = len(groups) == 1 and groups[0].lanes is None
         while cells < wanted:
             window = self._cursor.window(place)
             for group in groups:
