@@ -414,11 +414,11 @@ class MixtureRun(Run):
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
-        """See `Run`."""
+        """See `Run`. Without sources of an earlier stage that are gone: whoever takes rows there is told."""
         found = {}
         for name in self._needed(self.progress):
-            opened = self._sets.get(name)
-            found[name] = (opened if isinstance(opened, OpenSet) else self._open(name)).config
+            if not isinstance(self._sets.get(name), ParquetLoaderError):
+                found[name] = self._open(name).config
         return found
 
     # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -443,7 +443,9 @@ class MixtureRun(Run):
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
-            self._mixer = Mixer(self.configs, progress, self.plan, names=self.names, counters=self.counters)
+            # One that is not open could not be, which a stage that is over does not mind.
+            configs = {name: self._open(name).config for name in self._needed(progress)}
+            self._mixer = Mixer(configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
