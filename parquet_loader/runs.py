@@ -5,6 +5,7 @@ Each knows where it is (`progress`), makes an engine there when rows are asked f
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,13 @@ from .engine.engine import Engine
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
-from .errors import CheckpointDamagedError, CheckpointMismatchError, ConfigError, ParquetLoaderError
+from .errors import (
+    CheckpointDamagedError,
+    CheckpointMismatchError,
+    ConfigError,
+    ParquetLoaderError,
+    SourceExhaustedError,
+)
 from .index.index import DatasetIndex
 from .options import LoaderOptions
 from .order.ending import finish_of
@@ -405,6 +412,8 @@ class MixtureRun(Run):
 
     def _needed(self, progress: MixtureProgress) -> list[str]:
         """The sources that are drawn from now on, by name."""
+        with contextlib.suppress(SourceExhaustedError):  # whoever comes there is told
+            progress = progress.entered(self.plan)
         block = progress.block
         now = progress.stage_of(block)
         coming = [now.weights] if now is not None else []
