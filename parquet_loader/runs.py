@@ -401,12 +401,13 @@ class MixtureRun(Run):
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
-        """See `Run`."""
-        found = {}
-        for name in self._needed(self.progress):
-            opened = self._sets.get(name)
-            found[name] = (opened if isinstance(opened, OpenSet) else self._open(name)).config
-        return found
+        """See `Run`. Without what could not be opened: a state may yet be loaded, of a run that needs it no more."""
+        needed = self._needed(self.progress)
+        return {
+            name: self._open(name).config
+            for name in needed
+            if not isinstance(self._sets.get(name), ParquetLoaderError)
+        }
 
     # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -432,6 +433,8 @@ class MixtureRun(Run):
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
+            for name in self._needed(self.progress):
+                self._open(name)  # or says why not
             self._mixer = Mixer(self.configs, progress, self.plan, self.names, self.options.overlap, self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
