@@ -6,10 +6,10 @@ Rows are dealt out in *blocks* of 64 rows a lane. A block has an integer quota f
     for each source, the heaviest first:  g = left - left * (rest - w) // rest;  left -= g;  rest -= w
 
 of which the g's add up to n, and none falls as n rises: block m of a stage gets G(64 (m + 1)) - G(64 m) rows of each
-source. Nothing is carried from block to block, and the shares of a whole stage are exact but for a few rows a lane: with
-S sources less than one row too many, and less than 1 + 1/2 + ... + 1/(S - 1) too few. The heaviest come first, since
-every source that has come rounds what is left for those after it: behind 99 tiny ones, a large one would begin with 99
-rows too few.
+source. Nothing is carried from block to block, and the shares of a whole stage are exact but for a few rows a lane:
+with S sources less than one row too many, and less than 1 + 1/2 + ... + 1/(S - 1) too few. The heaviest come first,
+since every source that has come rounds what is left for those after it: behind 99 tiny ones, a large one would begin
+with 99 rows too few.
 
 Within a block, row t of lane i has the slot
 
