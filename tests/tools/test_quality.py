@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unique_sets import random_files, token_count, unique_groups, write_set
 
 from parquet_loader import ParquetLoader
-from tests.unique_sets import random_files, token_count, unique_groups, write_set
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"seq_len": 24, "lanes": 5, "window": 4, "seed": 3}
@@ -114,6 +114,18 @@ def test_what_steps_before_have_shown(known: Known, found: tuple[Any, Any], step
         total += len(row)
     assert 0 < shown < total
     assert shown_before(found[0], steps, lane=of_the_lane) == pytest.approx(shown / total)
+
+
+def test_the_steps_from_a_row_with_a_document_to_the_next(known: Known, found: tuple[Any, Any]) -> None:
+    from quality import measures
+
+    steps_with: dict[int, list[int]] = {}
+    for step, batch in enumerate(known.rows):
+        for document in {document for row in batch for document in row}:
+            steps_with.setdefault(document, []).append(step)
+    gaps = [after - before for steps in steps_with.values() for before, after in itertools.pairwise(steps)]
+    measured = measures(*found)
+    assert measured["steps from a row with a document to the next with it, median"] == np.median(gaps)
 
 
 def test_what_rows_and_batches_are_made_of(known: Known, found: tuple[Any, Any]) -> None:
@@ -232,6 +244,7 @@ def test_the_command_prints_a_table(known: Known, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert printed.startswith("6 of the first epoch's ")
     assert "| documents in a row " in printed
+    assert "border cut" not in printed  # of a few steps that would be the short documents
 
 
 def test_the_command_says_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,17 +20,19 @@ import numpy as np
 from quality_rows import Documents, Rows, fixed_rows, loader_rows
 
 from parquet_loader import ParquetLoader, ParquetLoaderError
+from parquet_loader.blocks import IntArray
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "order.md"
 _PARTS = 16  # of the set, one after another: a source each, if it were sorted by source
 _STEPS = 8
+_MOST = 0.9  # of the set's tokens, with which cuts are told
 
 Measures = dict[str, float]
 
 
 def measures(rows: Rows, documents: Documents) -> Measures:
     """Everything that is told of an order, by what it is called."""
-    return {**_seen_before(rows), **_mixture(rows, documents), **_cuts(rows, documents)}
+    return {**_shown_before(rows), **_mixture(rows, documents), **_cuts(rows, documents)}
 
 
 def shown_before(rows: Rows, steps: int, *, lane: bool) -> float:
@@ -41,25 +43,38 @@ def shown_before(rows: Rows, steps: int, *, lane: bool) -> float:
         steps: how many steps before are looked at.
         lane: only in rows of the same lane; False for all rows of a batch.
     """
-    stream = rows.document * (rows.lanes if lane else 1) + (rows.lane if lane else 0)
+    since, tokens = _since_last_shown(rows, lane)
+    return float(tokens[since <= steps].sum() / rows.tokens[rows.step > 0].sum())
+
+
+def _since_last_shown(rows: Rows, lane: bool) -> tuple[IntArray, IntArray]:
+    """(steps since its document was in a row last, tokens) of what each step holds of each document it is not new to.
+
+    Args:
+        rows: of some steps.
+        lane: each lane for itself; False for all rows of a batch together.
+    """
+    stream = rows.document * rows.lanes + rows.lane if lane else rows.document
     order = np.lexsort((rows.step, stream))
-    stream, step, tokens = stream[order], rows.step[order], rows.tokens[order]
-    # Pieces of one step are one: of the step before is what the first of them follows.
-    first = np.concatenate([[True], (stream[1:] != stream[:-1]) | (step[1:] != step[:-1])])
-    stream, step, tokens = stream[first], step[first], np.add.reduceat(tokens, np.flatnonzero(first))
-    again = (stream[1:] == stream[:-1]) & (step[1:] - step[:-1] <= steps)
-    return float(tokens[1:][again].sum() / tokens[step > 0].sum())
+    stream, step = stream[order], rows.step[order]
+    first = np.flatnonzero(np.append(True, (stream[1:] != stream[:-1]) | (step[1:] != step[:-1])))
+    stream, step, tokens = stream[first], step[first], np.add.reduceat(rows.tokens[order], first)
+    again = stream[1:] == stream[:-1]
+    return np.diff(step)[again], tokens[1:][again]
 
 
-def _seen_before(rows: Rows) -> Measures:
+def _shown_before(rows: Rows) -> Measures:
     if rows.steps < 2:
         return {}
-    where = {"its lane's row": True, "any row": False}
-    return {
-        f"% of a row's tokens whose document was in {name} {when}": 100 * shown_before(rows, steps, lane=lane)
-        for name, lane in where.items()
+    found = {
+        f"% of tokens whose document was in {name} {when}": 100 * shown_before(rows, steps, lane=lane)
+        for name, lane in (("its lane's row", True), ("any row", False))
         for when, steps in (("a step before", 1), (f"of the {_STEPS} steps before", _STEPS))
     }
+    since, _ = _since_last_shown(rows, lane=False)
+    if len(since):
+        found["steps from a row with a document to the next with it, median"] = float(np.median(since))
+    return found
 
 
 def _mixture(rows: Rows, documents: Documents) -> Measures:
@@ -119,14 +134,14 @@ def _nearest_distance(rows: Rows, documents: Documents) -> float:
 
 
 def _cuts(rows: Rows, documents: Documents) -> Measures:
-    """Of documents that came whole; in how many pieces."""
+    """Of documents that came whole, into how many pieces; of a part of the set these would be the short ones."""
+    if rows.tokens.sum() < _MOST * documents.lengths.sum():
+        return {}
     count = len(documents.lengths)
     tokens, pieces, begins = (
         np.bincount(rows.document, weights, count) for weights in (rows.tokens, None, rows.begins)
     )
     whole = (tokens == documents.lengths) & (tokens > 0)
-    if not whole.any():
-        return {}
     return {
         "rows that a document is spread over": float(pieces[whole].mean()),
         "% of documents in more than one row": 100 * float((pieces[whole] > 1).mean()),
