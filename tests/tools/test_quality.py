@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -252,3 +253,49 @@ def test_the_command_says_what_it_cannot_read(tmp_path: Path, capsys: pytest.Cap
 
     assert quality.main([str(tmp_path / "nothing"), "--seq-len", "24", "--lanes", "5"]) == 1
     assert "nothing" in capsys.readouterr().err
+
+
+def test_a_picture_has_a_bar_for_every_document_of_a_row(known: Known, found: tuple[Any, Any]) -> None:
+    from quality_docs import picture
+
+    drawn = picture({"in the loader's order": found[0]}, first=2, shown=4)
+    expected = sum(len(set(batch[0])) for batch in known.rows[2:6])
+    assert drawn.count("stroke=") == expected
+    assert "in the loader's order" in drawn
+
+
+def test_the_document_has_a_place_for_every_table(tmp_path: Path) -> None:
+    from quality import write_docs
+
+    text = (ROOT / "docs" / "order.md").read_text()
+    for name in ("measures", "steps", "windows", "training"):
+        assert text.count(f"<!-- quality: {name} -->\n") == 1
+    document = tmp_path / "order.md"
+    document.write_text("before\n<!-- quality: steps -->\nold\n<!-- end -->\nafter\n<!-- end -->\n")
+    write_docs("steps", "new", document)
+    assert document.read_text() == "before\n<!-- quality: steps -->\nnew\n<!-- end -->\nafter\n<!-- end -->\n"
+
+
+def test_every_order_that_is_trained_on_has_the_same_rows(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tokenizers")
+    import quality_training as training
+
+    text = training.tokenized([f"document {n}: {'a word ' * (n % 7)}" for n in range(200)], tmp_path, row_groups=8)
+    options = argparse.Namespace(seq_len=16, lanes=4, window=3)
+    (_, shuffled), (_, rows), *_ = training.orders(text.path, options, seed=1).items()
+    assert rows.shape == shuffled.shape
+    assert not np.array_equal(rows, shuffled)
+    assert sorted(rows.reshape(-1, 17).tolist()) == sorted(shuffled.reshape(-1, 17).tolist())
+    validation = training.in_rows(text.validation, 17)
+    losses = [training.trained(rows[:4], validation, seed) for seed in (1, 1, 2)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_differences_of_losses_are_those_of_one_seed() -> None:
+    pytest.importorskip("torch")
+    import quality_training as training
+
+    printed = training.report({"shuffled": [3.0, 4.0], "in order": [3.1, 4.3]}).splitlines()
+    assert printed[2] == "| shuffled | 3.5000 | 0.7071 |  |"
+    assert printed[3] == "| in order | 3.7000 | 0.8485 | +0.2000 ± 0.1000 |"

@@ -53,21 +53,41 @@ def cases(folder: Path) -> Iterator[tuple[int, int, dict[str, Measures]]]:
 
 # ── the picture ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-_SHOWN, _BAR, _HEIGHT = 48, 15, 90  # steps, and pixels
+_LEFT, _TOP, _BAR, _HEIGHT, _STRIP = 20, 34, 18, 96, 150  # pixels
 _COLOURS = ["#2f6db3", "#d99058", "#5a9e6f", "#a05a9e", "#8798a8", "#c9b458", "#5fb0b7", "#c0605a"]
 
 
-def bars(rows: Rows, first: int, top: int) -> Iterator[str]:
-    """Lane 0's rows of some steps, a bar each: its pieces, those of one document in one colour."""
-    for step in range(_SHOWN):
-        y = float(top)
-        chosen = np.flatnonzero((rows.step == first + step) & (rows.lane == 0))
-        for document, tokens in zip(rows.document[chosen].tolist(), rows.tokens[chosen].tolist(), strict=True):
-            height = _HEIGHT * tokens / rows.seq_len
-            colour = _COLOURS[document * 2_654_435_761 % 2**32 * len(_COLOURS) >> 32]
-            place = f'x="{90 + step * _BAR}" y="{y:.1f}" width="{_BAR - 2}" height="{height:.1f}"'
-            yield f'<rect {place} fill="{colour}" stroke="white" stroke-width="0.7"/>'
-            y += height
+def text(x: float, y: float, content: str, size: int) -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}" fill="#1c2733">{content}</text>'
+
+
+def picture(strips: dict[str, Rows], *, first: int = 20, shown: int = 44) -> str:
+    """Lane 0's rows of some steps in several orders: a bar a step, its documents in colours of their own.
+
+    Args:
+        strips: the orders, by the titles of their strips.
+        first, shown: the first of the steps, and how many.
+    """
+    lines = []
+    for strip, (title, rows) in enumerate(strips.items()):
+        top = _TOP + strip * _STRIP
+        lines.append(text(_LEFT, top - 10, title, 13))
+        for bar in range(shown):
+            y = float(top)
+            chosen = np.flatnonzero((rows.step == first + bar) & (rows.lane == 0))
+            for document, tokens in zip(rows.document[chosen].tolist(), rows.tokens[chosen].tolist(), strict=True):
+                height = _HEIGHT * tokens / rows.seq_len
+                colour = _COLOURS[document % len(_COLOURS)]
+                where = f'x="{_LEFT + bar * _BAR}" y="{y:.1f}" width="{_BAR - 2}" height="{height:.1f}"'
+                lines.append(f'<rect {where} fill="{colour}" stroke="white" stroke-width="0.7"/>')
+                y += height
+    width, height = 2 * _LEFT + shown * _BAR, _TOP + len(strips) * _STRIP
+    lines.append(text(_LEFT, height - _STRIP + _HEIGHT + 24, f"steps {first} to {first + shown - 1} →", 12))
+    body = "\n".join(lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height - 20}" font-family="sans-serif">\n'
+        f'<rect width="{width}" height="{height - 20}" fill="white"/>\n{body}\n</svg>\n'
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

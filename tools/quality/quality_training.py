@@ -1,11 +1,12 @@
 """Whether a run's order is as good as a full shuffle to train on: a tiny GPT's final validation loss.
 
-    python tools/quality/quality_training.py [--seeds 5] [--steps 400] [--write-docs]
+    python tools/quality/quality_training.py [--seeds 5] [--write-docs]
 
-The text is the standard library's modules, stored in the order of their paths, so that neighbours are alike and a row
-holds a piece of one long document, as a rule. Every fiftieth is kept for validation. The same rows are trained on once
-each in the loader's order and fully shuffled; a model sees the same number of rows in the same number of steps, and for
-one seed all begin with the same weights. A loader that does not shuffle shows how large a difference can be.
+Two texts of the standard library, stored in the order of its modules' paths, so that neighbours are alike: how modules
+begin, of which most rows are a piece of one long document, and docstrings, of which a row holds several. Every
+fifteenth document is kept for validation. A model is trained on the rows of an epoch, in the loader's order or fully
+shuffled: models of one seed begin with the same weights and see the same rows in as many steps. A loader that does not
+shuffle shows how large a difference can be.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,34 +31,57 @@ from parquet_loader import ParquetLoader
 from parquet_loader.blocks import TokenArray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "demo"))
-from demo_text import modules, train_tokenizer
+from demo_text import docstrings, modules, topics, train_tokenizer
 from demo_train import GPT
 
-VOCABULARY, VALIDATION = 1024, 50
+VOCABULARY, VALIDATION = 1024, 15
+SHORTEST, LONGEST = 40, 4_000  # characters of a docstring, of a module
 LEARNING_RATE, WARMUP_STEPS = 3e-3, 20
 
 
-def write_set(folder: Path, row_groups: int) -> tuple[Path, list[int]]:
-    """Tokenize the text; returns the file of the training set and the tokens of the validation set."""
-    texts = list(modules())
+def all_docstrings() -> list[str]:
+    """Docstrings that are long enough to say something, each once, and the chapters of the language reference."""
+    found = dict.fromkeys(text for source in modules() for text in docstrings(source) if len(text) >= SHORTEST)
+    return [*found, *topics()]
+
+
+def module_heads() -> list[str]:
+    """How modules begin: all of them whole would take long, and a window of such long documents would hold but few."""
+    return [source[:LONGEST] for source in modules() if source]
+
+
+TEXTS = {"modules": module_heads, "docstrings": all_docstrings}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A tokenized text: the file of its training set, its mean document's tokens, and the validation set's tokens."""
+
+    path: Path
+    mean: float
+    validation: list[int]
+
+
+def tokenized(texts: Sequence[str], folder: Path, row_groups: int) -> Text:
+    """Tokenize documents and write the training set, in row groups of about equal size, as those of large sets are."""
     kept = [text for place, text in enumerate(texts) if place % VALIDATION]
     train_tokenizer(iter(kept), VOCABULARY, folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    documents = [[*tokenizer.encode(text).ids, 0] for text in texts]
+    documents = [[*each.ids, 0] for each in tokenizer.encode_batch(list(texts))]
     training = [ids for place, ids in enumerate(documents) if place % VALIDATION]
-    # Row groups of about equal size, as those of large sets are.
-    group = np.cumsum([len(ids) for ids in training]) * row_groups // (1 + sum(len(ids) for ids in training))
+    ends = np.cumsum([len(ids) for ids in training])
+    group = ends * row_groups // (ends[-1] + 1)
     schema = pa.schema([("tokens", pa.list_(pa.int32()))])
-    with pq.ParquetWriter(folder / "modules.parquet", schema) as writer:
+    with pq.ParquetWriter(folder / "training.parquet", schema) as writer:
         for number in np.unique(group):
             chosen = [training[place] for place in np.flatnonzero(group == number)]
             writer.write_table(pa.table({"tokens": chosen}, schema=schema))
-    return folder / "modules.parquet", [token for ids in documents[::VALIDATION] for token in ids]
+    held_out = [token for ids in documents[::VALIDATION] for token in ids]
+    return Text(path=folder / "training.parquet", mean=float(ends[-1]) / len(training), validation=held_out)
 
 
 def rows_of(path: Path, options: argparse.Namespace, seed: int, *, shuffle: bool = True) -> TokenArray:
-    """The rows of a run's first steps, shape ``(steps, lanes, seq_len + 1)``."""
-    rows: list[TokenArray] = []
+    """The rows of an epoch, shape ``(steps, lanes, seq_len + 1)``."""
     with ParquetLoader(
         path,
         seq_len=options.seq_len,
@@ -67,9 +92,12 @@ def rows_of(path: Path, options: argparse.Namespace, seed: int, *, shuffle: bool
         overlap=1,
         threads=1,
     ) as loader:
-        while len(rows) < options.steps:
-            rows += [batch.tokens for batch in loader]
-    return np.stack(rows[: options.steps])
+        return np.stack([batch.tokens for batch in loader])
+
+
+def in_rows(tokens: Sequence[int], length: int) -> torch.Tensor:
+    """Tokens as rows, without the last few, int64, shape ``(rows, length)``."""
+    return torch.tensor(tokens[: len(tokens) // length * length]).view(-1, length)
 
 
 def trained(rows: TokenArray, validation: torch.Tensor, seed: int) -> float:
@@ -100,6 +128,19 @@ def orders(path: Path, options: argparse.Namespace, seed: int) -> dict[str, Toke
     }
 
 
+def compare(text: Text, options: argparse.Namespace) -> dict[str, list[float]]:
+    """The final validation losses of each order, by its name: one for each seed."""
+    validation = in_rows(text.validation, options.seq_len + 1)
+    losses: dict[str, list[float]] = {}
+    for seed in range(options.seeds):
+        for name, rows in orders(text.path, options, seed).items():
+            begun = time.monotonic()
+            losses.setdefault(name, []).append(trained(rows, validation, seed))
+            seconds = time.monotonic() - begun
+            print(f"seed {seed}  {losses[name][-1]:.4f}  {seconds:5.1f} s  {name}", file=sys.stderr, flush=True)
+    return losses
+
+
 def report(losses: dict[str, list[float]]) -> str:
     """The table. Differences are between runs of one seed, and are told with the standard error of their mean."""
     lines = [
@@ -118,34 +159,26 @@ def report(losses: dict[str, list[float]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", nargs="+", choices=list(TEXTS), default=list(TEXTS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--lanes", type=int, default=16)
     parser.add_argument("--row-groups", type=int, default=64, help="of the set")
     parser.add_argument("--window", type=int, default=16)
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/order.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/order.md")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    losses: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path, held_out = write_set(Path(folder), options.row_groups)
-        length = options.seq_len + 1
-        validation = torch.tensor(held_out[: len(held_out) // length * length]).view(-1, length)
-        for seed in range(options.seeds):
-            for name, rows in orders(path, options, seed).items():
-                begun = time.monotonic()
-                losses.setdefault(name, []).append(trained(rows, validation, seed))
-                print(
-                    f"seed {seed}  {losses[name][-1]:.4f}  {time.monotonic() - begun:5.1f} s  {name}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    command = f"`python tools/quality/quality_training.py --seeds {options.seeds} --steps {options.steps}`"
-    block = f"{command} — {options.lanes} rows of {options.seq_len} tokens a step.\n\n{report(losses)}"
-    print(block)
+    blocks = [
+        f"`python tools/quality/quality_training.py --seeds {options.seeds}`: {options.lanes} "
+        f"rows of {options.seq_len} tokens a step, windows of {options.window} of {options.row_groups} row groups."
+    ]
+    for name in options.text:
+        with tempfile.TemporaryDirectory() as folder:
+            text = tokenized(TEXTS[name](), Path(folder), options.row_groups)
+            blocks += [f"{name.capitalize()}, of {text.mean:,.0f} tokens in the mean:", report(compare(text, options))]
+    print("\n\n".join(blocks))
     if options.write_docs:
-        write_docs("training", block)
+        write_docs("training", "\n" + "\n\n".join(blocks) + "\n")
 
 
 if __name__ == "__main__":
