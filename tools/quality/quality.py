@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -195,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="how many are measured; without it, the first epoch")
     parser.add_argument("--column", help="the token column, where it is not the only list of integers")
+    parser.add_argument("--storage-options", type=json.loads, metavar="JSON", help="for the filesystem of a URL")
     parser.add_argument("--eos-id", type=int, help="that the run appends to every document")
     parser.add_argument("--no-shuffle", action="store_true", help="the order of shuffle=False")
     options = parser.parse_args(arguments)
@@ -208,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             window=options.window,
             seed=options.seed,
             column=options.column,
+            storage_options=options.storage_options,
             eos_id=options.eos_id,
             shuffle=not options.no_shuffle,
         ) as loader:
