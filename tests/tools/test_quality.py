@@ -100,6 +100,25 @@ def test_an_eos_is_a_token_of_its_document(known: Known) -> None:
     assert sum(whole[d] == length for d, length in enumerate(documents.lengths)) > 0.9 * len(documents.lengths)
 
 
+def test_in_the_order_of_the_text_a_document_goes_on_in_the_next_row(known: Known) -> None:
+    from quality_rows import order_as_text
+
+    with ParquetLoader(known.path, **SIZES) as loader:
+        order_as_text(loader)
+        batches = list(loader)
+    rows = [[row.tolist() for row in batch.tokens] for batch in batches]
+    assert rows != known.tokens
+    assert sorted(rows) == sorted(known.tokens)
+    goes_on = 0
+    for step, batch in enumerate(batches[1:], 1):
+        splits, columns = batch.document_starts()
+        for lane, first in enumerate(splits[:-1].tolist()):
+            if first == splits[lane + 1] or columns[first]:
+                assert rows[step][lane][0] == rows[step - 1][lane][-1] + 1
+                goes_on += 1
+    assert goes_on > 10
+
+
 @pytest.mark.parametrize("steps", [1, 2, 8])
 @pytest.mark.parametrize("of_the_lane", [True, False])
 def test_what_steps_before_have_shown(known: Known, found: tuple[Any, Any], steps: int, of_the_lane: bool) -> None:
@@ -282,7 +301,7 @@ def test_every_order_that_is_trained_on_has_the_same_rows(tmp_path: Path) -> Non
     import quality_training as training
 
     text = training.tokenized([f"document {n}: {'a word ' * (n % 7)}" for n in range(200)], tmp_path, row_groups=8)
-    options = argparse.Namespace(seq_len=16, lanes=4, window=3)
+    options = argparse.Namespace(seq_len=16, lanes=4, window=3, row_groups=8)
     (_, shuffled), (_, rows), *_ = training.orders(text.path, options, seed=1).items()
     assert rows.shape == shuffled.shape
     assert not np.array_equal(rows, shuffled)

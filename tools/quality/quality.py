@@ -3,9 +3,10 @@
     python tools/quality/quality.py SOURCE --seq-len 2048 --lanes 512 [--window 64] [--steps 1000]
 
 Reads the set as a training run of one rank would, with each token replaced by the number of its document, and tells how
-much of a row the steps before have shown already, what a batch is made of, and how documents are cut. A full shuffle of
-the same documents is computed beside it: all rows of the set permuted, or all documents and then all rows. With few
-steps, the documents of row groups that were not read are taken to be of equal length there.
+much of a row the steps before have shown already, what a batch is made of, and how documents are cut. Beside it stand
+the same rows with the steps of windows not permuted, and full shuffles of the same documents: all rows of the set
+permuted, or all documents and then all rows. With few steps, the documents of row groups that were not read are taken
+to be of equal length there.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import argparse
 import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from quality_rows import Documents, Rows, fixed_rows, loader_rows
+from quality_rows import Documents, Rows, fixed_rows, loader_rows, order_as_text
 
 from parquet_loader import ParquetLoader, ParquetLoaderError
 from parquet_loader.blocks import IntArray
@@ -150,11 +151,21 @@ def _cuts(rows: Rows, documents: Documents) -> Measures:
     }
 
 
-def compare(loader: ParquetLoader, steps: int | None = None) -> dict[str, Measures]:
-    """The measures of a new loader's order and of full shuffles, by the orders' names. The loader is of no use then."""
-    rows, documents = loader_rows(loader, steps)
+def compare(new_loader: Callable[[], ParquetLoader], steps: int | None = None) -> dict[str, Measures]:
+    """The measures of an order beside others of the same documents, by the orders' names.
+
+    Args:
+        new_loader: makes the same loader each time.
+        steps: how many are measured; None for the first epoch.
+    """
+    with new_loader() as loader:
+        rows, documents = loader_rows(loader, steps)
+    with new_loader() as loader:
+        order_as_text(loader)
+        in_text_order, _ = loader_rows(loader, steps)
     shuffled = functools.partial(fixed_rows, documents, seq_len=rows.seq_len, lanes=rows.lanes, steps=rows.steps)
     orders = {
+        "steps not permuted": in_text_order,
         "the loader": rows,
         "rows shuffled": shuffled(),
         "documents and rows shuffled": shuffled(shuffle_documents=True),
@@ -202,21 +213,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.steps is not None and options.steps < 2:
         parser.error(f"--steps must be 2 or more, not {options.steps}")
+    new_loader = functools.partial(
+        ParquetLoader,
+        options.source[0] if len(options.source) == 1 else options.source,
+        seq_len=options.seq_len,
+        lanes=options.lanes,
+        window=options.window,
+        seed=options.seed,
+        column=options.column,
+        storage_options=options.storage_options,
+        eos_id=options.eos_id,
+        shuffle=not options.no_shuffle,
+    )
     try:
-        with ParquetLoader(
-            options.source[0] if len(options.source) == 1 else options.source,
-            seq_len=options.seq_len,
-            lanes=options.lanes,
-            window=options.window,
-            seed=options.seed,
-            column=options.column,
-            storage_options=options.storage_options,
-            eos_id=options.eos_id,
-            shuffle=not options.no_shuffle,
-        ) as loader:
+        with new_loader() as loader:
             steps, group_count = len(loader), len(loader.index)
-            measured = min(steps, options.steps or steps)
-            found = compare(loader, measured)
+        measured = min(steps, options.steps or steps)
+        found = compare(new_loader, measured)
     except ParquetLoaderError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

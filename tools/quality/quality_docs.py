@@ -8,6 +8,7 @@ Each set is 64 row groups of about a million tokens, documents of log-normal len
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from quality import DOCUMENT, Measures, compare, table, write_docs
-from quality_rows import Rows
+from quality_rows import Rows, fixed_rows, loader_rows, order_as_text
 
 from parquet_loader import ParquetLoader
 
@@ -25,6 +26,14 @@ GROUPS, GROUP_TOKENS, LANES, WINDOW = 64, 1_000_000, 64, 16
 CASES = [(512, 1_000), (2_048, 1_000), (4_096, 1_000), (2_048, 8_000)]  # tokens of a row, and of a document
 WINDOWS = [1, 4, 16, 64]
 LANE_STEP = "% of tokens whose document was in its lane's row a step before"
+OF_WINDOWS = [
+    LANE_STEP,
+    "% of tokens whose document was in any row of the 8 steps before",
+    "steps from a row with a document to the next with it, median",
+    "row groups in a batch",
+    "a batch is as mixed as so many independent rows",
+    "% of documents that a lane's border cut",
+]
 
 
 def write_set(path: Path, mean: int) -> None:
@@ -47,8 +56,7 @@ def cases(folder: Path) -> Iterator[tuple[int, int, dict[str, Measures]]]:
         path = folder / f"{mean}.parquet"
         if not path.exists():
             write_set(path, mean)
-        with loader_of(path, seq_len) as loader:
-            yield seq_len, mean, compare(loader)
+        yield seq_len, mean, compare(functools.partial(loader_of, path, seq_len))
 
 
 # ── the picture ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,6 +98,21 @@ def picture(strips: dict[str, Rows], *, first: int = 20, shown: int = 44) -> str
     )
 
 
+def strips(path: Path) -> dict[str, Rows]:
+    """What the picture shows."""
+    with loader_of(path, 2_048) as loader:
+        order_as_text(loader)
+        in_text_order, _ = loader_rows(loader)
+    with loader_of(path, 2_048) as loader:
+        delivered, documents = loader_rows(loader)
+    shuffled = fixed_rows(documents, seq_len=2_048, lanes=LANES, steps=delivered.steps)
+    return {
+        "In the order of the text": in_text_order,
+        "As the loader gives them": delivered,
+        "All rows of the set shuffled": shuffled,
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write-docs", action="store_true", help="put tables and picture into docs/order.md")
@@ -106,13 +129,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["steps"] = table("a row of", steps)
         windows = {}
         for window in WINDOWS:
-            with loader_of(folder / "1000.parquet", 2_048, window) as loader:
-                windows[f"window={window}"] = compare(loader)["the loader"]
+            new_loader = functools.partial(loader_of, folder / "1000.parquet", 2_048, window)
+            measured = compare(new_loader)["the loader"]
+            steps_of_one = {"steps of a window": window * GROUP_TOKENS // (LANES * 2_048)}
+            windows[f"window={window}"] = steps_of_one | {name: measured[name] for name in OF_WINDOWS}
         found["windows"] = table("", windows)
+        drawn = picture(strips(folder / "8000.parquet"))
     for name, block in found.items():
         print(f"{name}\n\n{block}\n")
         if options.write_docs:
             write_docs(name, f"\n{block}\n")
+    if options.write_docs:
+        PICTURE.write_text(drawn)
 
 
 if __name__ == "__main__":

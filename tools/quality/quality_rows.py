@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from parquet_loader.engine.cost import required_bytes
 from parquet_loader.formats.base import ColumnChunk
 from parquet_loader.formats.parquet import PARQUET
 from parquet_loader.index.index import DatasetIndex
+from parquet_loader.order.order import Order, StepBlocks, Window
+from parquet_loader.runs import SetRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,6 +107,28 @@ class _DocumentNumbers:
         return TokenBlock(numbers.repeat(lengths), np.concatenate([[0], np.cumsum(lengths)]))
 
 
+class _TextOrder(Order):
+    """An order whose steps are not permuted: a lane's rows come as they follow each other in its text."""
+
+    def step_blocks(self, window: Window, length: int) -> StepBlocks:
+        """Of every block its own text."""
+        blocks = super().step_blocks(window, length)
+        return replace(blocks, texts=np.sort(blocks.texts))
+
+
+def order_as_text(loader: ParquetLoader) -> None:
+    """Let a new loader give rows in the order of the text: what would come, were the steps of windows not permuted."""
+    given = {field.name: getattr(loader._order, field.name) for field in fields(Order) if field.init}
+    _reconfigure(loader, order=_TextOrder(**given))
+
+
+def _reconfigure(loader: ParquetLoader, **changes: Any) -> None:
+    """Change what the engine of a new loader of one set will run on."""
+    run = loader._run
+    assert isinstance(run, SetRun)
+    run.use(replace(run.set, config=replace(run.set.config, **changes)))
+
+
 def loader_rows(loader: ParquetLoader, steps: int | None = None) -> tuple[Rows, Documents]:
     """The rows that a new loader of all ranks gives, until its epoch ends or for so many steps. It is of no use then.
 
@@ -114,15 +139,15 @@ def loader_rows(loader: ParquetLoader, steps: int | None = None) -> tuple[Rows, 
     count = len(numbers.documents.lengths)
     dtype = np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
     # The EOS is there already, and is its document's number like other tokens.
-    config = replace(config, format=numbers, dtype=dtype, held_dtype=dtype, bound=count, eos_id=None)
-    budget_bytes = max(config.budget_bytes, required_bytes(config, config.order.window))
-    loader._config = replace(config, budget_bytes=budget_bytes)
+    _reconfigure(loader, format=numbers, dtype=dtype, held_dtype=dtype, bound=count, eos_id=None)
+    budget_bytes = max(config.budget_bytes, required_bytes(loader._config, config.order.window))
+    _reconfigure(loader, budget_bytes=budget_bytes)
     parts = [_pieces(batch, step) for step, batch in enumerate(itertools.islice(loader, steps))]
     step, lane, document, tokens, begins = (np.concatenate(part) for part in zip(*parts, strict=True))
     rows = Rows(
         steps=len(parts),
         lanes=config.order.lanes,
-        seq_len=loader._seq_len,
+        seq_len=int(tokens.sum()) // (len(parts) * config.order.lanes),
         step=step,
         lane=lane,
         document=document,

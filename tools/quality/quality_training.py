@@ -2,16 +2,16 @@
 
     python tools/quality/quality_training.py [--seeds 5] [--write-docs]
 
-Two texts of the standard library, stored in the order of its modules' paths, so that neighbours are alike: how modules
-begin, of which most rows are a piece of one long document, and docstrings, of which a row holds several. Every
-fifteenth document is kept for validation. A model is trained on the rows of an epoch, in the loader's order or fully
-shuffled: models of one seed begin with the same weights and see the same rows in as many steps. A loader that does not
-shuffle shows how large a difference can be.
+Two texts of the standard library: how modules begin, each of which fills many rows, stored in random order; and
+docstrings, of which a row holds several, stored in the order of their modules' paths, so that neighbours are alike.
+Every fifteenth document is kept for validation. A model is trained on the rows of an epoch, in the loader's order or
+fully shuffled: models of one seed begin with the same weights and see as many rows in as many steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from quality import write_docs
+from quality_rows import order_as_text
 from tokenizers import Tokenizer
 
 from parquet_loader import ParquetLoader
@@ -47,10 +48,15 @@ def all_docstrings() -> list[str]:
 
 def module_heads() -> list[str]:
     """How modules begin: all of them whole would take long, and a window of such long documents would hold but few."""
-    return [source[:LONGEST] for source in modules() if source]
+    heads = [source[:LONGEST] for source in modules() if source]
+    random.Random(0).shuffle(heads)
+    return heads
 
 
-TEXTS = {"modules": module_heads, "docstrings": all_docstrings}
+TEXTS = {
+    "Modules, stored in random order": module_heads,
+    "Docstrings, stored in the order of paths": all_docstrings,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +86,13 @@ def tokenized(texts: Sequence[str], folder: Path, row_groups: int) -> Text:
     return Text(path=folder / "training.parquet", mean=float(ends[-1]) / len(training), validation=held_out)
 
 
-def rows_of(path: Path, options: argparse.Namespace, seed: int, *, shuffle: bool = True) -> TokenArray:
+def rows_of(path: Path, options: argparse.Namespace, seed: int, *, window: int, permuted: bool = True) -> TokenArray:
     """The rows of an epoch, shape ``(steps, lanes, seq_len + 1)``."""
     with ParquetLoader(
-        path,
-        seq_len=options.seq_len,
-        lanes=options.lanes,
-        window=options.window,
-        seed=seed,
-        shuffle=shuffle,
-        overlap=1,
-        threads=1,
+        path, seq_len=options.seq_len, lanes=options.lanes, window=window, seed=seed, overlap=1, threads=1
     ) as loader:
+        if not permuted:
+            order_as_text(loader)
         return np.stack([batch.tokens for batch in loader])
 
 
@@ -119,12 +120,15 @@ def trained(rows: TokenArray, validation: torch.Tensor, seed: int) -> float:
 
 def orders(path: Path, options: argparse.Namespace, seed: int) -> dict[str, TokenArray]:
     """Rows in several orders, by the orders' names; the first is what others are compared with."""
-    rows = rows_of(path, options, seed)
+    rows = rows_of(path, options, seed, window=options.window)
     order = np.random.default_rng(seed).permutation(rows.shape[0] * rows.shape[1])
     return {
         "the same rows, fully shuffled": rows.reshape(-1, rows.shape[2])[order].reshape(rows.shape),
-        "the loader's order": rows,
-        "`shuffle=False`": rows_of(path, options, seed, shuffle=False),
+        "the loader's": rows,
+        "the loader's, steps in the order of the text": rows_of(
+            path, options, seed, window=options.window, permuted=False
+        ),
+        "the loader's, one window for all": rows_of(path, options, seed, window=options.row_groups),
     }
 
 
@@ -159,7 +163,6 @@ def report(losses: dict[str, list[float]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", nargs="+", choices=list(TEXTS), default=list(TEXTS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--lanes", type=int, default=16)
@@ -172,10 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"`python tools/quality/quality_training.py --seeds {options.seeds}`: {options.lanes} "
         f"rows of {options.seq_len} tokens a step, windows of {options.window} of {options.row_groups} row groups."
     ]
-    for name in options.text:
+    for name, documents in TEXTS.items():
         with tempfile.TemporaryDirectory() as folder:
-            text = tokenized(TEXTS[name](), Path(folder), options.row_groups)
-            blocks += [f"{name.capitalize()}, of {text.mean:,.0f} tokens in the mean:", report(compare(text, options))]
+            text = tokenized(documents(), Path(folder), options.row_groups)
+            blocks += [f"{name}, of {text.mean:,.0f} tokens in the mean:", report(compare(text, options))]
     print("\n\n".join(blocks))
     if options.write_docs:
         write_docs("training", "\n" + "\n\n".join(blocks) + "\n")
