@@ -23,17 +23,21 @@ from .errors import (
     LoaderInUseError,
     ParquetLoaderError,
     PathNotFoundError,
+    SourceExhaustedError,
     StorageError,
 )
 from .index.build import build_index
 from .index.index import DatasetIndex
 from .loader import ParquetLoader
+from .order.mixture import temperature_weights
+from .sets import Component
 
 __all__ = [
     "Batch",
     "CheckpointDamagedError",
     "CheckpointError",
     "CheckpointMismatchError",
+    "Component",
     "ConfigError",
     "DataError",
     "DatasetIndex",
@@ -44,9 +48,11 @@ __all__ = [
     "ParquetLoader",
     "ParquetLoaderError",
     "PathNotFoundError",
+    "SourceExhaustedError",
     "StorageError",
     "build_index",
     "merge_checkpoints",
+    "temperature_weights",
 ]
 
 __version__ = "0.1.0"

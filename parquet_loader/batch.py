@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,8 @@ import pyarrow as pa
 
 from .blocks import IntArray, TokenArray
 from .documents import Documents
-from .engine.pack import Taken, document_starts
+from .engine.mixer import Picked
+from .engine.pack import Origins
 from .options import integer
 
 __all__ = ["Batch"]
@@ -30,6 +30,8 @@ class Batch:
             (weight × mean loss of the rank's rows) is the mean loss of the global batch.
         lengths: int64, shape ``(lanes of this rank,)``, at the end of a run of a given number of epochs: how many
             columns of each row are tokens, the others are padding and 0. None where all are tokens.
+        sources: int32, shape ``(lanes of this rank,)``: of a mixture the source of each row, its place in
+            `ParquetLoader.sources`. None for one set.
     """
 
     tokens: TokenArray
@@ -37,7 +39,8 @@ class Batch:
     epoch: int
     weight: float
     lengths: IntArray | None = None
-    taken: Sequence[Taken] = field(repr=False)
+    sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
+    origins: Origins | Picked = field(repr=False)
 
     def to_arrow(self) -> pa.FixedSizeListArray:
         """`tokens` as an Arrow array that shares their memory: a list of ``seq_len + overlap`` for each row.
@@ -56,9 +59,10 @@ class Batch:
         Returns:
             ``(row_splits, columns)``, int64: row i has documents (or fragments, where a slice border cut one) that
             begin at ``columns[row_splits[i]:row_splits[i + 1]]``, rising. Column 0 is listed only where a document
-            really begins there; else the row continues the document that its lane's row before ended in.
+            really begins there; else the row begins inside a document. A column within a row is also listed where steps
+            of another length than the window's are joined there.
         """
-        return document_starts(self.taken, len(self.tokens))
+        return self.origins.starts
 
     def documents(self, columns: int | None = None) -> Documents:
         """The documents of the rows, for `Documents.position_ids`, ``document_ids``, ``cu_seqlens`` and ``max_seqlen``.

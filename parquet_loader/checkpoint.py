@@ -1,49 +1,61 @@
-"""Checkpoints: the position of a run, what it is a position in, and which rank of how many wrote it.
+"""Checkpoints: the position of a run, how it came there, what it is a position in, and which rank of how many wrote it.
 
-All lanes have consumed the same number of tokens at every step, so the position is one integer. Beside it stands what
-the order depends on; a position in another order would be another place in the data, so every difference is refused.
+All lanes have consumed the same number of tokens at every step, so the position is one integer. Beside it stand a short
+history, and what the order depends on; a position in another order would be another place in the data, so every
+difference is refused.
 
-    state        {"version": 1, "position": 81920, "fingerprint": "9f...", "column": "tokens", "seed": 0, ...}
+    state        {"version": 2, "position": 81920, "seed": 0, "lanes": 512,
+                  "history": '{"lengths":[[0,2048]],"skips":[],"stages":[[0,{"code":3,"web":7},"schedule"]]}',
+                  "sources": '{"code":{"fingerprint":"9f...","column":"tokens",...},"web":{...}}'}
     checkpoint   a container (see container.py) of {"state": state, "rank": 3, "world_size": 8}
     merged       the same with rank None: no rank's part any more, but the whole run's
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from .container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from .errors import CheckpointDamagedError, CheckpointMismatchError
+from .order.mixture import Weights
+from .order.progress import Changes, Progress, Stage
 
 __all__ = [
+    "ONLY",
     "STATE_VERSION",
-    "RunIdentity",
+    "RunState",
+    "SetIdentity",
     "integer_of",
     "merge_checkpoints",
     "open_checkpoint",
     "plain",
-    "position_of",
+    "read_state",
     "seal_checkpoint",
+    "state_of",
 ]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 _KIND = "checkpoint"
-_VERSION = 1
+_VERSION = 2
 _MOST_RANKS = 2**31 - 1
+ONLY = ""  # the name of the one set of a run that is no mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """Everything that the order of a run depends on. A resume may change none of it.
+class SetIdentity:
+    """Everything about a set that its order depends on, beside seed and lanes. A resume may change none of it.
 
     Attributes:
         fingerprint: of the files' relative paths and counts.
-        files, row_groups, tokens: of the dataset; tokens include any EOS. The fingerprint implies them: they are here
-            to tell people what changed.
-        column, seed, lanes, window, eos_id, shuffle: as given to the loader.
+        files, row_groups, tokens: of the set; tokens include any EOS. The fingerprint implies them: they are here to
+            tell people what changed.
+        column, eos_id, shuffle: as given to the loader.
+        window: row groups of a window.
     """
 
     fingerprint: str
@@ -51,25 +63,83 @@ class RunIdentity:
     row_groups: int
     tokens: int
     column: str
-    seed: int
-    lanes: int
     window: int
     eos_id: int | None
     shuffle: bool
 
-    def state(self, position: int) -> dict[str, Any]:
-        """The state of this run at a position: plain values, a fresh dict."""
-        # Not asdict, which copies deeply: every batch has a state.
-        own = {name: getattr(self, name) for name in self.__slots__}
-        return {"version": STATE_VERSION, "position": position, **own}
+    def differences(self, found: Mapping[str, Any], name: str = ONLY) -> list[str]:
+        """What a state says otherwise of this set, a clause each."""
+        of = f"{name!r}: " if name else ""
+        return [
+            f"{of}{field} is {_shortened(found.get(field, 'missing'))} in the checkpoint and {value!r} in this loader"
+            for field, value in asdict(self).items()
+            if field not in found or not _same(found[field], value)
+        ]
 
 
-def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
-    """The position that a state holds, once it is known to be of this run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """What a state says, all of it checked for being possible.
+
+    Attributes:
+        position: tokens consumed per lane.
+        lengths: from which position on rows had how many tokens.
+        skips: what was skipped, from which position to which.
+        stages: of a mixture, as they were run.
+        seed, lanes: of the run.
+        sources: what it says of each set, by name; of a run of one set that of `ONLY`.
+    """
+
+    position: int
+    lengths: Changes
+    skips: tuple[tuple[int, int], ...]
+    stages: tuple[Stage, ...]
+    seed: int
+    lanes: int
+    sources: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether it is of a mixture."""
+        return ONLY not in self.sources
+
+
+def state_of(progress: Progress, *, seed: int, lanes: int, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of a run: plain values, a fresh dict.
+
+    All of them are numbers and text, in a run of whatever sources and history: checkpointing libraries load into the
+    state that a fresh loader has, and turn lists and dicts into something of their own.
+    """
+    return {
+        "version": STATE_VERSION,
+        "position": progress.position,
+        "seed": seed,
+        "lanes": lanes,
+        "history": _history(progress.lengths, progress.skips, getattr(progress, "stages", ())),
+        "sources": _sources(tuple((name, tuple(each.items())) for name, each in sources.items())),
+    }
+
+
+# Every batch has a state, and these hardly ever change.
+
+
+@functools.lru_cache(maxsize=64)
+def _history(lengths: Changes, skips: tuple[tuple[int, int], ...], stages: tuple[Stage, ...]) -> str:
+    shown = [[stage.block, dict(stage.weights), stage.by] for stage in stages]
+    return json.dumps({"lengths": lengths, "skips": skips, "stages": shown}, separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=64)
+def _sources(sources: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> str:
+    return json.dumps({name: dict(fields) for name, fields in sources}, separators=(",", ":"))
+
+
+def read_state(state: Mapping[str, Any]) -> RunState:
+    """What a state says.
 
     Raises:
         CheckpointDamagedError: not a state.
-        CheckpointMismatchError: a state of another run or version; names every difference with both values.
+        CheckpointMismatchError: a state of another version.
     """
     if not isinstance(state, Mapping) or "version" not in state or "position" not in state:
         hint = "; give a checkpoint's bytes to resume" if isinstance(state, bytes) else ""
@@ -78,24 +148,61 @@ def position_of(state: Mapping[str, Any], run: RunIdentity) -> int:
     if not _same(state["version"], STATE_VERSION):
         raise CheckpointMismatchError(
             f"the state has version {_shortened(state['version'])} and this release reads version {STATE_VERSION}; "
-            "resume it with the release that wrote it"
+            "the order of steps is another one in each version: resume it with the release that wrote it"
         )
-    position = integer_of(state["position"])
-    if position is None or not 0 <= position < 2**62 // run.lanes:
+    numbers = {name: integer_of(state.get(name)) for name in ("position", "seed", "lanes")}
+    seed, lanes, position = numbers["seed"], numbers["lanes"], numbers["position"]
+    if seed is None or not 0 <= seed < 2**64 or lanes is None or not 1 <= lanes < 2**31:
+        raise CheckpointDamagedError(
+            f"the state's seed is {_shortened(state.get('seed', 'missing'))} and its lanes are "
+            f"{_shortened(state.get('lanes', 'missing'))}; no run has these"
+        )
+    if position is None or not 0 <= position < 2**62 // lanes:
         raise CheckpointDamagedError(
             f"the state's position is {_shortened(state['position'])}; it should be a count of tokens"
         )
-    differences = [
-        f"{name} is {_shortened(state.get(name, 'missing'))} in the checkpoint and {value!r} in this loader"
-        for name, value in asdict(run).items()
-        if name not in state or not _same(state[name], value)
-    ]
-    if differences:
-        raise CheckpointMismatchError(
-            "the checkpoint is of another run: " + "; ".join(differences) + ". A run's order depends on all of these: "
-            "make the loader as it was, or start a new run"
-        )
-    return position
+    history, sources = (_json(state, name) for name in ("history", "sources"))
+    try:
+        lengths = tuple((_count(begin), _count(seq_len, 1)) for begin, seq_len in history["lengths"])
+        skips = tuple((_count(begin), _count(end)) for begin, end in history["skips"])
+        stages = tuple(Stage(_count(block), _weights(weights), str(by)) for block, weights, by in history["stages"])
+        begins = [begin for begin, _ in lengths]
+        blocks = [stage.block for stage in stages]
+        if begins[:1] != [0] or any(low >= high for low, high in pairwise(begins)) or begins[-1] > position:
+            raise ValueError(f"rows cannot have had lengths from {begins} on")
+        if any(low > high for low, high in pairwise(blocks)) or blocks[:1] not in ([], [0]):
+            raise ValueError(f"stages cannot have begun with blocks {blocks}")
+        if not all(isinstance(each, dict) for each in sources.values()):
+            raise ValueError("its sources are no sets")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamagedError(f"the state's history or sources are not those of a run ({error!r})") from error
+    return RunState(
+        position=position, lengths=lengths, skips=skips, stages=stages, seed=seed, lanes=lanes, sources=sources
+    )
+
+
+def _json(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    text = state.get(name, "missing")
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise CheckpointDamagedError(f"the state's {name} is {_shortened(text)}; it should be JSON")
+    return value
+
+
+def _count(value: object, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 2**62:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _weights(weights: Any) -> Weights:
+    found = tuple(sorted((str(name), _count(weight, 1)) for name, weight in weights.items()))
+    if not found:
+        raise ValueError("a stage has no weights")
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -131,7 +238,7 @@ def seal_checkpoint(state: Mapping[str, Any], rank: int | None, world_size: int)
 def open_checkpoint(data: bytes) -> tuple[dict[str, Any], int | None, int]:
     """(state, rank or None for a merged one, world size).
 
-    Nothing in it is trusted: a checksum does not tell who wrote it. `position_of` looks at what the state says.
+    Nothing in it is trusted: a checksum does not tell who wrote it. `read_state` looks at what the state says.
 
     Raises:
         CheckpointDamagedError: not the bytes of a whole checkpoint, or numbers that no run has.

@@ -9,6 +9,7 @@
     ├── CheckpointError (ValueError)
     │   ├── CheckpointDamagedError            the bytes are not a complete checkpoint
     │   └── CheckpointMismatchError           a valid checkpoint, of another run, step or version
+    ├── SourceExhaustedError                  a mixture needs more of a source than max_epochs allows
     ├── LoaderClosedError (RuntimeError)      use after close()
     └── LoaderInUseError (RuntimeError)       use by two threads at the same time
 
@@ -29,6 +30,7 @@ __all__ = [
     "ParquetLoaderError",
     "PathNotFoundError",
     "PretokenizeWarning",
+    "SourceExhaustedError",
     "StorageError",
 ]
 
@@ -39,6 +41,10 @@ class ParquetLoaderError(Exception):
 
 class ConfigError(ParquetLoaderError, ValueError):
     """An argument that cannot work."""
+
+
+class SourceExhaustedError(ParquetLoaderError):
+    """A source of a mixture whose ``max_epochs`` are used up."""
 
 
 class StorageError(ParquetLoaderError, OSError):

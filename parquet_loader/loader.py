@@ -15,28 +15,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .batch import Batch
-from .checkpoint import RunIdentity, open_checkpoint, position_of, seal_checkpoint
+from .checkpoint import open_checkpoint, read_state, seal_checkpoint
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
-from .errors import CheckpointMismatchError, ConfigError, DataError, LoaderClosedError
-from .formats.parquet import PARQUET
-from .index.build import index_storage
+from .engine.mixer import sheets_bytes
+from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
-from .index.pinned import PinnedStorage
 from .interrupts import Turn
-from .options import LoaderKeywords, LoaderOptions, signature_with
-from .order.ending import Finish, finish_of
-from .order.order import Order, lane_range
+from .options import LoaderKeywords, LoaderOptions, integer, signature_with
+from .order.order import Order
+from .order.progress import Progress
 from .remarks import remarks
-from .storage.opening import Source, open_storage
+from .runs import MixtureRun, SetRun
+from .sets import Component
+from .storage.opening import Source
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["ParquetLoader"]
-
-_REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the network could carry meanwhile
 
 
 class ParquetLoader:
@@ -87,85 +85,25 @@ class ParquetLoader:
     position.
     """
 
-    def __init__(self, source: Source, **options: Unpack[LoaderKeywords]) -> None:
-        given = LoaderOptions(**options)
+    def __init__(self, source: Source | Mapping[str, Source | Component], **options: Unpack[LoaderKeywords]) -> None:
+        self._options = given = LoaderOptions(**options)
         self._closed = False
-        self._engine: Engine | None = None
         self._pid = os.getpid()
         self._turn = Turn()
-        self._seq_len, self._overlap = given.seq_len, given.overlap
-        self._rank, self._world_size = given.rank, given.world_size
-        lanes, threads, column, eos_id = given.lanes, given.threads, given.column, given.eos_id
-        token_dtype = np.dtype(given.dtype)
-        assert threads is not None
-
-        storage = open_storage(source, given.storage_options, retry_seconds=given.retry_seconds)
-        requests = given.requests or (_REMOTE_REQUESTS if storage.is_remote else threads)
-        index = given.index
-        if index is None:
-            index = index_storage(storage, column=column, cache_dir=given.cache_dir, budget_bytes=given.budget_bytes)
-        else:
-            saved = None
-            if not isinstance(index, DatasetIndex):
-                saved = os.fspath(index)
-                index = DatasetIndex.load(index)
-            storage = PinnedStorage(storage, index, PARQUET, saved)
-        if column is not None and index.column != column:
-            raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
-        _check_ids(index, given.bound)
-        held_dtype = _held_dtype(index, token_dtype, given.bound, eos_id)
-
-        group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
-        if not group_tokens.sum():
-            shown = storage.identity.replace("\n", ", ")
-            raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
-        order = Order(
-            group_tokens=group_tokens, lanes=lanes, window=given.window, seed=given.seed, shuffle=given.shuffle
-        )
-        first, last = lane_range(given.rank, given.world_size, lanes)
-        self._order = order
-        self._run = RunIdentity(
-            fingerprint=index.fingerprint,
-            files=len(index.files),
-            row_groups=len(index),
-            tokens=order.total,
-            column=index.column,
-            seed=given.seed,
-            lanes=lanes,
-            window=given.window,
-            eos_id=eos_id,
-            shuffle=given.shuffle,
-        )
-        self._config = EngineConfig(
-            index=index,
-            format=PARQUET,
-            storage=storage,
-            order=order,
-            first=first,
-            last=last,
-            dtype=token_dtype,
-            held_dtype=held_dtype,
-            bound=min(given.bound, int(np.iinfo(held_dtype).max) + 1),
-            eos_id=eos_id,
-            threads=threads,
-            requests=requests,
-            budget_bytes=given.budget_bytes,
-            epochs=given.epochs,
-        )
-        self._tail = given.tail
-        self._finish: Finish | None = None
-        if given.epochs is not None:
-            self._finish = finish_of(
-                order, first, last, epochs=given.epochs, tail=given.tail, seq_len=given.seq_len, overlap=given.overlap
-            )
-        _check_budget(self._config)
-        self._weight = (last - first) * given.world_size / lanes
-        self._position = given.skip_batches * given.seq_len
-        self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._counters = Counters()
+        self._run: SetRun | MixtureRun
+        if isinstance(source, Mapping):
+            self._run = MixtureRun(source, given, self._counters)
+            _check_budgets(self._run)
+        else:
+            if given.weights is not None:
+                raise ConfigError("weights are for several sources: give a dict of them, {'name': path, ...}")
+            self._run = SetRun(source, given, self._counters)
+            _check_budget(self._config)
+        self._run.progress = self._run.advanced(given.skip_batches)
+        self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._batches = 0
         self._padding = 0  # columns of rows that were no tokens
-        self._peak_bytes = 0
         if given.strict and (found := self.remarks()):
             raise ConfigError(f"{'; '.join(found)} (strict=True: without it this run works)")
 
@@ -174,7 +112,8 @@ class ParquetLoader:
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the current position to the end of its epoch; none are skipped or repeated by breaking off.
+        """The batches from the current position to the end of its epoch, of a mixture without end; none are skipped or
+        repeated by breaking off.
 
         Restoring a state while the loop runs moves the loop along with the loader.
         """
@@ -183,7 +122,7 @@ class ParquetLoader:
         while True:
             if restored != self._restored:
                 epoch, restored = self.epoch, self._restored
-            if self.epoch != epoch or self._finished:
+            if self._run.over or (self.epoch != epoch and not self.sources):
                 return
             yield self._next()
 
@@ -194,77 +133,121 @@ class ParquetLoader:
         return self._turn.run(self._take)
 
     def _take(self) -> Batch:
-        engine = self._engine
-        if engine is not None and (engine.halted or engine.pid != os.getpid()):
-            self._stop()  # after an error; or the parent's, whose threads are not in this process
-            engine = None
-        if engine is None:
-            self._engine = engine = Engine(self._config, self._position, self._counters)
-        positions = np.full(self._config.last - self._config.first, self._position, np.int64)
-        columns = self._seq_len + self._overlap
-        finish = self._finish
-        lengths = finish.lengths(self._position, columns) if finish is not None else None
-        ends = finish.ends if finish is not None and lengths is not None else None
-        try:
-            tokens, taken = engine.rows(positions, self._seq_len, self._overlap, ends)
-            batch = Batch(
-                tokens=tokens,
-                state=self._run.state(self._position + self._seq_len),
-                epoch=self.epoch,
-                weight=self._weight,
-                lengths=lengths,
-                taken=taken,
-            )
-            self._position += self._seq_len
-        except BaseException:
-            # Also on KeyboardInterrupt: the engine may be half-way through a row, or ahead of the position. The next
-            # call begins at the position, on a new engine, and waits for this one's threads: the error does not.
-            engine.halt()
-            raise
+        epoch = self.epoch
+        rows = self._run.take()
         self._batches += 1
-        if lengths is not None:
-            self._padding += int(np.maximum(self._seq_len - lengths, 0).sum())
-        return batch
+        if rows.lengths is not None:
+            self._padding += int(np.maximum(self._options.seq_len - rows.lengths, 0).sum())
+        return Batch(
+            tokens=rows.tokens,
+            state=self._run.state(),
+            epoch=epoch,
+            weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
+            lengths=rows.lengths,
+            sources=rows.sources,
+            origins=rows.origins,
+        )
 
     def __len__(self) -> int:
-        """Batches of the current epoch, from its start to its end, wherever the loader is in it."""
-        if self._finish is not None:
-            return self._finish.batches_of(self._order, self.epoch, self._seq_len, self._position)
-        return self._order.batches_of(self.epoch, self._seq_len, self._position)
+        """Batches of the current epoch, from its start to its end, wherever the loader is in it.
+
+        Raises:
+            TypeError: of a mixture, which has no epochs.
+        """
+        if isinstance(self._run, MixtureRun):
+            raise TypeError(
+                "a mixture has no epochs and no length: count steps, or give TokenBatches the number of them"
+            )
+        return self._run.batches_of_epoch()
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0; `epochs` where there is none."""
-        epoch = self._order.epoch_of(self._position)
-        if self._finish is None:
-            return epoch
-        # A lane may have one token more than lane 0 has, of whose epoch batches are.
-        return self._finish.epochs if self._finished else min(epoch, self._finish.epochs - 1)
+        """The epoch of the next batch, from 0; `epochs` where there is none. In a mixture, how often as many tokens as
+        all its sources hold have been drawn.
+        """
+        return self._run.epoch
 
     @property
-    def _finished(self) -> bool:
-        return self._finish is not None and self._position >= self._finish.stop
+    def sources(self) -> tuple[str, ...]:
+        """The names of a mixture's sources, sorted, which `Batch.sources` are places in; empty for one set."""
+        return self._run.names if isinstance(self._run, MixtureRun) else ()
 
     # ── position ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
         """The whole run's position, as fresh plain values; the same on every rank that has taken as many batches."""
-        return self._run.state(self._position)
+        return self._run.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, `Batch.state` or `state_dict` of any rank.
 
         The number of ranks, seq_len, overlap, threads, budget and the place of the files may be others than they were.
+        So may what a mixture draws from here on; see the schedule of ``weights``. A mixture also takes the state of a
+        run of one set that is among its sources.
 
         Raises:
             CheckpointDamagedError: not a state.
             CheckpointMismatchError: the state of another run: names each difference with both values.
         """
         self._check_open()
-        position = position_of(state, self._run)
-        self._stop()
-        self._position = position
+        self._go_to(self._run.read(read_state(state)))
+
+    def _go_to(self, progress: Progress) -> None:
+        self._run.stop()
+        self._run.progress = progress
         self._restored += 1
+        if isinstance(self._run, MixtureRun):
+            _check_budgets(self._run)
+
+    def state_at(self, position: int, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The state of this run at another position: as its history says, or as it is going to be.
+
+        Args:
+            position: tokens consumed per lane, that of a batch of this run.
+            state: of this run; its history counts then, and not that of where the loader is.
+        """
+        return self._run.state(self._run.at(position, None if state is None else read_state(state)))
+
+    def skip(self, batches: int) -> None:
+        """Go on after some global batches that nobody gets: past what made the loss explode, for instance.
+
+        Every rank must skip as many, after the same batch. The state records it; see `history`.
+
+        Raises:
+            ConfigError: no count.
+            SourceExhaustedError: a source of the mixture would end before that.
+        """
+        self._check_open()
+        self._run.skip(integer("batches", batches, 0, 2**62 // (self._options.lanes * self._options.seq_len) - 1))
+        self._restored += 1
+
+    def reweight(self, weights: Mapping[str, float]) -> None:
+        """Draw a mixture by other weights from the next block on, until the schedule's next stage begins.
+
+        Every rank must do so after the same batch. The state records it, so that a resume needs no word of it.
+
+        Args:
+            weights: shares by source; those left out get none.
+
+        Raises:
+            ConfigError: not a mixture, no weights, or a source that is not there.
+            StorageError, DataError: of a source that is opened now.
+        """
+        self._check_open()
+        if not isinstance(self._run, MixtureRun):
+            raise ConfigError("this loader has one set; give a dict of sources to mix them by weights")
+        self._run.reweight(weights)
+        _check_budgets(self._run)
+
+    @property
+    def history(self) -> dict[str, list[dict[str, Any]]]:
+        """What was done so far that states keep, in steps and tokens of the run.
+
+        ``"seq_len"``: from which step on rows had how many tokens; ``"skips"``: what was skipped; ``"stages"`` of a
+        mixture: from which step on its weights were which, and whether by the ``schedule``, by ``reweight`` or because
+        sources were ``exhausted``.
+        """
+        return self._run.history()
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> bytes:
         """This rank's part of a checkpoint: msgpack with a checksum.
@@ -276,8 +259,9 @@ class ParquetLoader:
         Raises:
             CheckpointError: not a state, or the state of another run.
         """
-        position = self._position if state is None else position_of(state, self._run)
-        return seal_checkpoint(self._run.state(position), self._rank, self._world_size)
+        if state is not None:
+            state = self._run.state(self._run.read(read_state(state)))
+        return seal_checkpoint(state or self._run.state(), self._options.rank, self._options.world_size)
 
     def resume(self, checkpoint: bytes) -> None:
         """Go to the position of a checkpoint that `merge_checkpoints` made, on any number of ranks.
@@ -289,19 +273,42 @@ class ParquetLoader:
             CheckpointMismatchError: of another run, rank or version.
         """
         state, rank, world_size = open_checkpoint(checkpoint)
-        if rank is not None and (rank, world_size) != (self._rank, self._world_size):
+        own = self._options.rank, self._options.world_size
+        if rank is not None and (rank, world_size) != own:
             raise CheckpointMismatchError(
-                f"this is the part of rank {rank} of {world_size}, and this loader is rank {self._rank} of "
-                f"{self._world_size}; merge the parts of all ranks with merge_checkpoints, then any number can resume"
+                f"this is the part of rank {rank} of {world_size}, and this loader is rank {own[0]} of {own[1]}; merge the parts of all ranks with merge_checkpoints, then any number can resume"
             )
         self.load_state_dict(state)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def _config(self) -> EngineConfig:
+        return next(iter(self._run.configs.values()))
+
+    @property
+    def _order(self) -> Order:
+        return self._config.order
+
+    @property
+    def _engine(self) -> Engine | None:
+        return self._run.engine
+
+    @property
     def index(self) -> DatasetIndex:
-        """The index of the dataset: `save` it, and give it to other ranks."""
+        """The index of the dataset: `save` it, and give it to other ranks.
+
+        Raises:
+            ConfigError: of a mixture, which has several `indexes`.
+        """
+        if isinstance(self._run, MixtureRun):
+            raise ConfigError("a mixture has an index for each source; see indexes")
         return self._config.index
+
+    @property
+    def indexes(self) -> dict[str, DatasetIndex]:
+        """The indexes of a mixture's sources that have a weight, for the ``index`` of each `Component`."""
+        return self._run.indexes if isinstance(self._run, MixtureRun) else {}
 
     def remarks(self) -> tuple[str, ...]:
         """What costs this run time, memory or randomness although it works, and what would be better, a sentence each.
@@ -309,47 +316,59 @@ class ParquetLoader:
         Those of `DatasetIndex.remarks`, and: a window that mixes little, ranks that read much of the set several times,
         a set that is smaller than a global batch. Empty where all is well; ``strict=True`` makes each an error.
         """
-        return remarks(
-            self._config,
-            seq_len=self._seq_len,
-            overlap=self._overlap,
-            world_size=self._world_size,
-            tail=self._tail,
-        )
+        given = self._options
+        found: list[str] = []
+        for name, config in self._run.configs.items():
+            of = f"source {name!r}: " if name else ""
+            each = remarks(
+                config,
+                seq_len=given.seq_len,
+                overlap=given.overlap,
+                world_size=given.world_size,
+                tail=given.tail,
+                mixed=bool(name),
+            )
+            found += [of + remark for remark in each]
+        return tuple(found)
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Counts since this loader was made.
 
         ``batches`` and ``tokens`` delivered; ``position`` and ``epoch``; ``bytes_read`` in ``reads`` of storage, and
         ``retries`` of requests that had failed;
         ``row_groups`` and ``tokens_decoded``, ``fallbacks`` of them row groups that only pyarrow's slower reader
         takes; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
+        Of a mixture also ``sources``: by name the ``tokens`` that the whole run has drawn, over all lanes, and how many
+        ``epochs`` of the source that is.
         """
-        held = 0
-        if self._engine is not None:
-            held = self._engine.budget.held_bytes
-            self._peak_bytes = max(self._peak_bytes, self._engine.budget.peak_bytes)
-        rows = self._config.last - self._config.first
-        return {
+        held, peak = 0, self._run.peak_bytes
+        if self._run.engine is not None:
+            held = self._run.engine.budget.held_bytes
+            peak = max(peak, self._run.engine.budget.peak_bytes)
+        rows = self._options.lanes_of_rank
+        found: dict[str, Any] = {
             "batches": self._batches,
-            "tokens": self._batches * rows * self._seq_len - self._padding,
-            "position": self._position,
+            "tokens": self._batches * rows * self._options.seq_len - self._padding,
+            "position": self._run.progress.position,
             "epoch": self.epoch,
             "bytes_read": self._counters.bytes_read,
             "reads": self._counters.reads,
-            "retries": self._config.storage.retries,
+            "retries": sum(config.storage.retries for config in self._run.configs.values()),
             "row_groups": self._counters.row_groups,
             "tokens_decoded": self._counters.tokens_decoded,
             "fallbacks": self._counters.fallbacks,
             "held_bytes": held,
-            "peak_bytes": self._peak_bytes,
-            "budget_bytes": self._config.budget_bytes,
+            "peak_bytes": peak,
+            "budget_bytes": self._options.budget_bytes,
         }
+        if isinstance(self._run, MixtureRun):
+            found["sources"] = self._run.stats()
+        return found
 
     def close(self) -> None:
         """End every thread and let go of all memory. Closing twice is fine; the position can still be asked for."""
         self._closed = True
-        self._stop()
+        self._run.stop()
 
     def __enter__(self) -> ParquetLoader:
         self._check_open()
@@ -360,57 +379,25 @@ class ParquetLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """All except the threads: a copy continues on its own from the same position."""
-        return self.__dict__ | {"_engine": None, "_counters": Counters()}
+        counters = Counters()
+        return self.__dict__ | {"_counters": counters, "_run": self._run.copied(counters)}
 
     def __repr__(self) -> str:
+        given = self._options
+        if isinstance(self._run, MixtureRun):
+            what = f"mixture of {', '.join(map(repr, self._run.names))}"
+            holds = f"{sum(each.config.order.total for each in self._run.sets.values()):,} tokens"
+        else:
+            what = repr(self._config.storage.root)
+            holds = f"{self._order.total:,} tokens in {self._config.index.column!r}"
         return (
-            f"ParquetLoader({self._config.storage.root!r}, seq_len={self._seq_len}, lanes={self._run.lanes}, "
-            f"rank {self._rank} of {self._world_size}, {self._run.tokens:,} tokens in {self._run.column!r}, "
-            f"epoch {self.epoch}, position {self._position:,})"
+            f"ParquetLoader({what}, seq_len={given.seq_len}, lanes={given.lanes}, rank {given.rank} of "
+            f"{given.world_size}, {holds}, epoch {self.epoch}, position {self._run.progress.position:,})"
         )
-
-    def _stop(self) -> None:
-        engine = self._engine
-        if engine is not None:
-            self._peak_bytes = max(self._peak_bytes, engine.budget.peak_bytes)
-            engine.close()
-            self._engine = None  # not before: an interrupt may have broken off the wait for its threads
 
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
-
-
-# ── what the dataset must be ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _held_dtype(
-    index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
-) -> np.dtype[np.integer]:
-    """Two bytes a token where vocab_size or the footers' statistics promise that they do; decoding checks it."""
-    narrow = np.dtype(np.uint16)
-    room = np.iinfo(narrow).max + 1
-    known = (index.max_id >= 0) | (index.tokens == 0)
-    fits = bound <= room or bool((known & (index.max_id < room)).all())
-    return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
-
-
-def _check_ids(index: DatasetIndex, bound: int) -> None:
-    """Refuse ids that the footers' statistics show to be out of range, before a byte of data is read."""
-    wrong = np.flatnonzero((index.max_id >= bound) | (index.min_id < 0))
-    if not len(wrong):
-        return
-    group = int(wrong[0])
-    chunk = index.chunk(group)
-    number = int(index.min_id[group]) if index.min_id[group] < 0 else int(index.max_id[group])
-    others = f", and {len(wrong) - 1:,} more row groups have such" if len(wrong) > 1 else ""
-    raise DataError(
-        f"has token id {number} by its statistics, outside [0, {bound}){others}; check vocab_size, dtype and the "
-        "tokenizer that wrote the files",
-        path=chunk.path,
-        row_group=chunk.row_group,
-        column=index.column,
-    )
 
 
 def _check_budget(config: EngineConfig) -> None:
@@ -434,4 +421,21 @@ def _check_budget(config: EngineConfig) -> None:
     raise ConfigError(
         f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
         f"give at least {needed:,}, {fits}"
+    )
+
+
+def _check_budgets(run: MixtureRun) -> None:
+    """Refuse a budget into which not one window of each source fits, and one more of the largest."""
+    configs = run.configs
+    needs = {name: required_bytes(config, config.order.window) for name, config in configs.items()}
+    columns = run.options.seq_len + run.options.overlap
+    sheets = sum(sheets_bytes(config, columns) for config in configs.values())
+    needed = sum(needs.values()) + sheets
+    if needed <= run.options.budget_bytes:
+        return
+    largest = max(needs, key=lambda name: needs[name])
+    raise ConfigError(
+        f"budget_bytes {run.options.budget_bytes:,} is too small for a window of each of {len(configs)} sources on this "
+        f"rank; give at least {needed:,}. {largest!r} asks for most, {needs[largest]:,} with a window of "
+        f"{configs[largest].order.window} row groups; in a new run give it a smaller one"
     )

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -18,12 +18,22 @@ import numpy as np
 from .errors import ConfigError
 from .index import DatasetIndex
 from .order.ending import TAILS
+from .order.order import lane_range
 from .storage.retry import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from typing_extensions import Required
 
-__all__ = ["LoaderKeywords", "LoaderOptions", "boolean", "check_type", "integer", "signature_with"]
+__all__ = [
+    "IndexLike",
+    "LoaderKeywords",
+    "LoaderOptions",
+    "Weights",
+    "boolean",
+    "check_type",
+    "integer",
+    "signature_with",
+]
 
 _MAX_DEFAULT_THREADS = 4
 _MOST_THREADS = 1024  # more would only take memory
@@ -31,6 +41,8 @@ _MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 DType = str | np.dtype[np.integer] | type[np.integer]
 IndexLike = DatasetIndex | str | os.PathLike[str]
+Weights = Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]] | Literal["tokens"] | None
+EXHAUSTED = ("raise", "redistribute")
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -38,7 +50,9 @@ class LoaderKeywords(TypedDict, total=False):
 
     seq_len: Required[int]
     lanes: Required[int]
-    window: int
+    weights: Weights
+    exhausted: Literal["raise", "redistribute"]
+    window: int | None
     seed: int
     shuffle: bool
     column: str | None
@@ -72,7 +86,9 @@ class LoaderOptions:
 
     seq_len: int
     lanes: int
-    window: int = 64
+    weights: Weights = None
+    exhausted: Literal["raise", "redistribute"] = "raise"
+    window: int | None = None
     seed: int = 0
     shuffle: bool = True
     column: str | None = None
@@ -99,7 +115,6 @@ class LoaderOptions:
         checked: dict[str, object] = {
             "seq_len": integer("seq_len", self.seq_len, 1, _MOST),
             "lanes": integer("lanes", self.lanes, 1, _MOST),
-            "window": integer("window", self.window, 1),
             "seed": integer("seed", self.seed, 0, 2**64 - 1),
             "shuffle": boolean("shuffle", self.shuffle),
             "world_size": integer("world_size", self.world_size, 1),
@@ -109,7 +124,13 @@ class LoaderOptions:
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
             "dtype": _token_dtype(self.dtype),
         }
-        bounds = {"vocab_size": None, "epochs": _MOST, "threads": _MOST_THREADS, "requests": _MOST_THREADS}
+        bounds = {
+            "window": None,
+            "vocab_size": None,
+            "epochs": _MOST,
+            "threads": _MOST_THREADS,
+            "requests": _MOST_THREADS,
+        }
         for name, bound in bounds.items():
             value = getattr(self, name)
             checked[name] = None if value is None else integer(name, value, 1, bound)
@@ -124,6 +145,8 @@ class LoaderOptions:
             object.__setattr__(self, "threads", _default_threads())
         if self.tail not in TAILS:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
+        if self.exhausted not in EXHAUSTED:
+            raise ConfigError(f"exhausted must be 'raise' or 'redistribute', not {self.exhausted!r}")
         seconds = self.retry_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
             raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {seconds!r}")
@@ -136,6 +159,12 @@ class LoaderOptions:
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """The options as keyword arguments, some of them changed."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)} | changes
+
+    @property
+    def lanes_of_rank(self) -> int:
+        """The rows of a batch of this rank."""
+        first, last = lane_range(self.rank, self.world_size, self.lanes)
+        return last - first
 
     @property
     def bound(self) -> int:

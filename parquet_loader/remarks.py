@@ -19,16 +19,19 @@ _FEW_TOKENS = 4_000_000
 _MUCH = 4.0  # times the set's bytes, read by all ranks together
 
 
-def remarks(config: EngineConfig, *, seq_len: int, overlap: int, world_size: int, tail: str) -> tuple[str, ...]:
+def remarks(
+    config: EngineConfig, *, seq_len: int, overlap: int, world_size: int, tail: str, mixed: bool = False
+) -> tuple[str, ...]:
     """A sentence each, which says what would be better; empty where all is well.
 
     Args:
         config: what the loader's engines run on.
         seq_len, overlap, world_size, tail: the loader's.
+        mixed: whether it is one source of several, whose rows are but a part of a batch.
     """
     return (
         *config.index.remarks(),
-        *_of_the_batch(config, seq_len, overlap, tail),
+        *(() if mixed else _of_the_batch(config, seq_len, overlap, tail)),
         *_of_the_window(config, seq_len),
         *_of_the_ranks(config, world_size),
     )

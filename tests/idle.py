@@ -10,7 +10,7 @@ from parquet_loader.engine.prefetch import Prefetcher
 
 def wait_until_idle(source: Prefetcher | ParquetLoader) -> None:
     """Wait until no task runs and the thread whose turn it is waits for room."""
-    prefetcher = source if isinstance(source, Prefetcher) else source._engine._windows._prefetcher
+    prefetcher = source if isinstance(source, Prefetcher) else source._engine._prefetcher
     shared = prefetcher._shared
     while True:
         with shared.lock:

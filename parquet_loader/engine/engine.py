@@ -1,4 +1,4 @@
-"""The engine: a range of lanes of a run, from storage to rows. It knows nothing of ranks.
+"""The engine: a range of lanes of a run, from storage to rows of each of its sources. It knows nothing of ranks.
 
 For each window it plans which row groups the lanes' stretch touches, and makes tasks of them for the prefetcher:
 
@@ -11,17 +11,20 @@ been copied from them. So what is held is fetched bytes, decoded blocks and shuf
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray, TokenBlock, append_eos
 from ..errors import LoaderClosedError
+from ..order.order import Window
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads
 from .pack import Packer, Taken, WindowCursor, WindowSlices
@@ -29,7 +32,11 @@ from .plan import Read, TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
 from .slices import Band, Slices, cut_band
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Lengths"]
+
+# From which C on windows are permuted in rows of how many tokens.
+Lengths = Sequence[tuple[int, int]]
+
 # Beside the window in use and the next one, further ones are read ahead as long as all that is ahead costs no more than
 # this, about two megabytes of files: otherwise threads idle and requests wait for each other where windows are tiny.
 # No more than so many for each thread, either: a tiny set would be read for a thousand epochs.
@@ -146,49 +153,17 @@ class _WindowJob:
         return slices
 
 
-class _WindowStream:
-    """The windows from a position on, each when its last task has come out of the prefetcher."""
-
-    def __init__(self, config: EngineConfig, position: int, shared: _Shared) -> None:
-        self._config = config
-        self._shared = shared
-        self._prefetcher = Prefetcher(
-            _tasks(config, position, shared),
-            shared.budget,
-            threads=max(config.threads, config.requests),
-            ahead_bytes=_AHEAD_BYTES,
-            ahead_groups=_AHEAD_WINDOWS * max(config.threads, config.requests),
-            # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
-            rest=pa.default_memory_pool().release_unused,
-        )
-
-    def next(self) -> WindowSlices:
-        """The next window's slices."""
-        results = self._prefetcher.take()
-        job = results[0][0]
-        bands = sorted((band for _, bands in results for band in bands), key=lambda band: band.first)
-        return WindowSlices.of(bands, job.plan.spans, job.slices_bytes)
-
-    def ready(self) -> bool:
-        """Whether `next` would not have to wait."""
-        return self._prefetcher.ready()
-
-    def halt(self) -> None:
-        self._shared.stop.set()
-        self._prefetcher.halt()
-
-    def close(self) -> None:
-        self._prefetcher.close()
-
-
 class Engine:
-    """The rows of a range of lanes, from a position on.
+    """The rows of a range of lanes, of one source or of several.
 
     Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
-        config: what it runs on.
-        position: tokens each lane has consumed.
+        sources: what it runs on. Budget, threads and requests are the first one's, and serve all of them together.
+        demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
+            a source's own windows in their order.
+        lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
+        dtypes: of each source's rows.
         counters: where what it does is counted.
 
     Attributes:
@@ -196,46 +171,92 @@ class Engine:
         halted: whether it is of no more use.
     """
 
-    def __init__(self, config: EngineConfig, position: int, counters: Counters) -> None:
+    def __init__(
+        self,
+        sources: Sequence[EngineConfig],
+        demand: Iterator[tuple[int, Window]],
+        *,
+        lengths: Sequence[Lengths],
+        dtypes: Sequence[np.dtype[np.integer]],
+        counters: Counters,
+        reserved_bytes: int = 0,
+    ) -> None:
         self.pid = os.getpid()
         self.halted = False
-        self.budget = Budget(config.budget_bytes)
-        self.budget.acquire(kept_by_threads(config))  # no thread is there yet that would need a lock
+        general = sources[0]
+        self.budget = Budget(general.budget_bytes)
+        # No thread is there yet that would need a lock.
+        self.budget.acquire(max(map(kept_by_threads, sources)) + reserved_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
-        spare = config.requests > config.threads
-        decoders = threading.Semaphore(config.threads) if spare else contextlib.nullcontext()
-        self._windows = _WindowStream(config, position, _Shared(self.budget, counters, decoders, threading.Event()))
-        cursor = WindowCursor(self._windows.next, self._windows.ready, self.budget.release)
-        self._packer: Packer | None = Packer(config.last - config.first, config.dtype, cursor)
+        spare = general.requests > general.threads
+        decoders = threading.Semaphore(general.threads) if spare else contextlib.nullcontext()
+        self._shared = _Shared(self.budget, counters, decoders, threading.Event())
+        workers = max(general.threads, general.requests)
+        self._prefetcher = Prefetcher(
+            _tasks(sources, demand, self._shared),
+            self.budget,
+            threads=workers,
+            ahead_bytes=_AHEAD_BYTES,
+            ahead_groups=_AHEAD_WINDOWS * workers,
+            # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
+            rest=pa.default_memory_pool().release_unused,
+        )
+        self._packers: list[Packer] | None = [
+            _packer(self._prefetcher, self.budget, source, each, dtype, place)
+            for place, (source, each, dtype) in enumerate(zip(sources, lengths, dtypes, strict=True))
+        ]
 
     def rows(
-        self, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
+        self, source: int, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
     ) -> tuple[TokenArray, list[Taken]]:
-        """See `Packer.rows`."""
-        if self._packer is None:
+        """A source's rows; see `Packer.rows`."""
+        if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
-        return self._packer.rows(positions, seq_len, overlap, ends)
+        return self._packers[source].rows(positions, seq_len, overlap, ends)
 
     def halt(self) -> None:
         """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""
         self.halted = True
-        self._packer = None
-        self._windows.halt()
+        self._packers = None
+        self._shared.stop.set()
+        self._prefetcher.halt()
 
     def close(self) -> None:
         """Halt, and wait until every thread has ended."""
         self.halt()
-        self._windows.close()
+        self._prefetcher.close()
 
 
-def _tasks(config: EngineConfig, position: int, shared: _Shared) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
-    """The tasks of the windows from a position on. A function, so that it keeps no engine alive."""
-    # Of these lanes the last is the first to need a window.
-    for window in config.order.windows(position, config.last - 1):
-        if config.epochs is not None and window.epoch >= config.epochs:
-            return
-        plan = plan_window(config, window)
+def _packer(
+    prefetcher: Prefetcher[tuple[_WindowJob, list[Slices]]],
+    budget: Budget,
+    source: EngineConfig,
+    lengths: Lengths,
+    dtype: np.dtype[np.integer],
+    place: int,
+) -> Packer:
+    """What makes a source's rows of its windows."""
+
+    def next_window() -> WindowSlices:
+        results = prefetcher.take(place)
+        job = results[0][0]
+        bands = sorted((band for _, bands in results for band in bands), key=lambda band: band.first)
+        window = job.plan.window
+        length = lengths[bisect.bisect_right(lengths, window.before, key=lambda change: change[0]) - 1][1]
+        return WindowSlices.of(bands, job.plan.spans, source.order.step_blocks(window, length), job.slices_bytes)
+
+    cursor = WindowCursor(next_window, functools.partial(prefetcher.ready, place), budget.release)
+    return Packer(source.last - source.first, dtype, cursor)
+
+
+def _tasks(
+    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window]], shared: _Shared
+) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
+    """The tasks of windows. A function, so that it keeps no engine alive."""
+    for place, window in demand:
+        plan = plan_window(sources[place], window)
         # Where the window has no token for these lanes, there are no tasks.
-        job = _WindowJob(config, plan, shared)
+        job = _WindowJob(sources[place], plan, shared)
         for task in plan.tasks:
-            yield Task(functools.partial(job.run, task), task.cost_bytes, more=task is not plan.tasks[-1])
+            more = task is not plan.tasks[-1]
+            yield Task(functools.partial(job.run, task), task.cost_bytes, more=more, stream=place)

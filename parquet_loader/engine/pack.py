@@ -1,10 +1,12 @@
 """Lane slices to rows: every row full, none padded, no token dropped or repeated.
 
-A lane's slices, window after window, are one endless stream of tokens. Row k of a lane is its tokens
-``[k * seq_len, (k + 1) * seq_len)``, whatever windows they come from:
+A lane's slices, window after window, are one endless text. Row k of a lane delivers the positions
+``[k * seq_len, (k + 1) * seq_len)``, whatever windows they come from; within a window the text of a position lies where
+`StepBlocks` says:
 
-    lane 0    │ window 0 ........ │ window 1 .... │ window 2 ........ │
-    rows      │ 0    │ 1    │ 2    │ 3    │ 4    │ 5    │ ...
+    windows   │ window 0 ............. │ window 1 ............
+    rows      │ 0   │ 1   │ 2   │ 3   │ 4   │ 5   │ ...
+    text of   │ 0   │ 2   │ 1   │ 3   │ 4   │ 6   │ ...          3 joins the windows
 
 The slices of neighbouring lanes of one length lie one after another, so they are a rectangle of a row for each lane,
 and a batch is a few pieces of rectangles put together, whatever the number of lanes.
@@ -12,15 +14,17 @@ and a batch is a few pieces of rectangles put together, whatever the number of l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..blocks import IntArray, TokenArray
-from .slices import Slices, Spans, equal_stretches
+from ..order.order import StepBlocks
+from .slices import Slices, Spans
 
-__all__ = ["Packer", "Taken", "WindowCursor", "WindowSlices", "document_starts"]
+__all__ = ["Origins", "Packer", "Taken", "WindowCursor", "WindowSlices", "document_starts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,11 +32,12 @@ class WindowSlices:
     """A window's slices for all of the packer's lanes.
 
     Attributes:
-        rectangles: of lanes ``[first, last)`` the position of their first tokens, and their tokens, shape
+        rectangles: of lanes ``[first, last)`` the text position of their first tokens, and their tokens, shape
             ``(lanes, length)``; lanes rise, and one that gets nothing is in no rectangle.
-        common: the positions ``[common[0], common[1])`` of every lane are in its slice.
-        spans: where the slices are in the lanes' streams.
+        common: the text ``[common[0], common[1])`` of every lane is in its slice.
+        spans: where the slices are in the lanes' texts.
         documents: where documents begin in the matrix that `spans` describes, rising.
+        blocks: which text the positions of the window deliver.
         held_bytes: what is to be given back to the budget once the slices are used up.
     """
 
@@ -40,16 +45,18 @@ class WindowSlices:
     common: tuple[int, int]
     spans: Spans
     documents: IntArray
+    blocks: StepBlocks
     held_bytes: int
 
     @classmethod
-    def of(cls, bands: Sequence[Slices], spans: Spans, held_bytes: int) -> WindowSlices:
+    def of(cls, bands: Sequence[Slices], spans: Spans, blocks: StepBlocks, held_bytes: int) -> WindowSlices:
         """Of all of a window's bands, in the order of their lanes."""
         return cls(
             rectangles=[rectangle for band in bands for rectangle in band.rectangles],
             common=(int(spans.begins.max()), int(spans.ends.min())),
             spans=spans,
             documents=np.concatenate([band.documents for band in bands]),
+            blocks=blocks,
             held_bytes=held_bytes,
         )
 
@@ -62,26 +69,51 @@ class Taken:
     Attributes:
         spans: of the window's slices.
         documents: where documents begin in the window's matrix, rising.
-        positions: the stream positions of the rows' first columns, shape ``(rows,)``.
+        lanes: the rows it is of, which are as many lanes; None for all of them.
+        origin: the text position that their columns 0 would have.
         columns: the columns ``[columns[0], columns[1])`` may come from the window; those do that lie in its slices.
         whole: whether all of these columns do, of every row.
+        joined: whether another stretch of text begins at ``columns[0]`` than the one in the column before.
     """
 
     spans: Spans
     documents: IntArray
-    positions: IntArray
+    lanes: IntArray | None
+    origin: int
     columns: tuple[int, int]
     whole: bool
+    joined: bool
 
     def moved(self, tokens: int) -> Taken:
         """What rows that begin ``tokens`` later have of it."""
         first, last = self.columns
         columns = max(0, first - tokens), max(0, last - tokens)
-        return Taken(self.spans, self.documents, self.positions + tokens, columns, self.whole)
+        origin = self.origin + tokens
+        return Taken(self.spans, self.documents, self.lanes, origin, columns, self.whole, joined=False)
+
+
+class Origins:
+    """What a packer's rows consist of.
+
+    Args:
+        taken: their pieces.
+        rows: how many rows there are.
+    """
+
+    def __init__(self, taken: Sequence[Taken], rows: int) -> None:
+        self._taken = taken
+        self._rows = rows
+
+    @cached_property
+    def starts(self) -> tuple[IntArray, IntArray]:
+        """See `document_starts`."""
+        return document_starts(self._taken, self._rows)
 
 
 class WindowCursor:
-    """The window that rows are taken from; it lets go of those that were used up.
+    """The windows that rows are taken from; it lets go of those that were used up.
+
+    Nearly always that is one. Lanes that have come to stand apart may be in two, or in more where windows are tiny.
 
     Args:
         next_window: gives the windows one after another, from one that holds the first position asked for, or from
@@ -101,25 +133,31 @@ class WindowCursor:
         self._next_window = next_window
         self._ready = ready
         self._release = release
-        self._window: WindowSlices | None = None
+        self._windows: list[WindowSlices] = []
         self._used_bytes = 0  # to be given back
         self._took = False  # a window, since the last rows were made
 
-    def window(self) -> WindowSlices:
-        """The window at the cursor. Whoever calls this must not hold the one before: its bytes may be given back."""
-        if self._window is None:
+    def window(self, place: int) -> WindowSlices:
+        """The window at a place, the first that is not used up being at 0. Whoever calls this must not hold one that
+        was: its bytes may be given back.
+        """
+        if place == len(self._windows):
             if self._used_bytes and not self._ready():
                 self._give_back()
-            self._window = self._next_window()
+            self._windows.append(self._next_window())
             self._took = True
-        return self._window
+        return self._windows[place]
 
-    def pass_by(self, stops: IntArray) -> None:
-        """Go beyond the window where it holds nothing from these positions on, shape ``(lanes,)``."""
-        window = self._window
-        if window is not None and (window.spans.ends <= stops).all():
-            self._used_bytes += window.held_bytes
-            self._window = None
+    def pass_by(self, stops: IntArray | int) -> bool:
+        """Let go of the first window where it holds nothing from these positions on, one or of shape ``(lanes,)``.
+
+        Returns:
+            Whether it did.
+        """
+        if not (self._windows[0].spans.ends <= stops).all():
+            return False
+        self._used_bytes += self._windows.pop(0).held_bytes
+        return True
 
     def rows_are_made(self) -> None:
         """Give back what was used up, and let threads begin with what there is room for now."""
@@ -130,6 +168,40 @@ class WindowCursor:
     def _give_back(self) -> None:
         self._release(self._used_bytes)
         self._used_bytes = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Rows that begin and end at the same positions.
+
+    Attributes:
+        lanes: which they are, rising; None for all.
+        position: of their first columns.
+        stop: the position after their last.
+    """
+
+    lanes: IntArray | None
+    position: int
+    stop: int
+
+    def pieces(self, blocks: StepBlocks, filled: int, seq_len: int) -> Iterator[tuple[int, int, int, bool]]:
+        """What of the rows' columns from ``filled`` on comes from where, if it comes from the window of ``blocks``:
+        (first column, where its text lies, tokens, whether the text is another than that of the column before).
+
+        The tokens beyond ``seq_len`` are those that follow in the text.
+        """
+        low, high = self.position + filled, min(self.position + seq_len, self.stop)
+        beyond = self.stop - high
+        pieces = blocks.pieces(low, high) if low < high else [(high, blocks.text_of(high - 1) + 1, 0)]
+        for number, (start, text, tokens) in enumerate(pieces):
+            extent = tokens + beyond if number == len(pieces) - 1 else tokens
+            column = start - self.position
+            yield column, text, extent, column > 0 and text != blocks.text_of(start - 1) + 1
+
+    def goes_on(self, blocks: StepBlocks, seq_len: int) -> bool:
+        """Whether the next rows begin with the text that follows these rows' first ``seq_len`` columns."""
+        following = self.position + seq_len
+        return blocks.text_of(following) == blocks.text_of(following - 1) + 1
 
 
 class Packer:
@@ -145,19 +217,19 @@ class Packer:
         self._lanes = lanes
         self._dtype = dtype
         self._cursor = cursor
-        # The last columns of the rows before, which overlapping rows begin with: their window may be gone by then.
+        # The last columns of the rows before, where overlapping rows begin with them: their window may be gone by then.
         self._tail: tuple[IntArray, TokenArray, list[Taken]] | None = None
 
     def rows(
-        self, positions: IntArray, seq_len: int, overlap: int = 0, ends: IntArray | None = None
+        self, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
     ) -> tuple[TokenArray, list[Taken]]:
-        """The rows at ``positions``, which never go back, and what they consist of.
+        """The rows at some positions, which never go back, and what they consist of.
 
         Args:
-            positions: each lane's position in its stream, shape ``(lanes,)``; not to be changed afterwards.
+            positions: each lane's position, shape ``(lanes,)``; not to be changed afterwards.
             seq_len: tokens that the lanes advance by.
-            overlap: tokens that rows hold beyond that, and the next rows begin with.
-            ends: where the lanes' streams end, shape ``(lanes,)``: rows hold zeros beyond. None for no end.
+            overlap: tokens that rows hold beyond that, which follow them in the text.
+            ends: where the lanes end, shape ``(lanes,)``: rows hold zeros beyond. None for no end.
 
         Returns:
             A fresh C-contiguous array of shape ``(lanes, seq_len + overlap)``, and what it was taken from.
@@ -165,6 +237,7 @@ class Packer:
         length = seq_len + overlap
         stops = positions + length if ends is None else np.minimum(positions + length, ends)
         out = (np.empty if ends is None else np.zeros)((self._lanes, length), self._dtype)
+        groups = _groups(positions, stops)
         taken: list[Taken] = []
         filled = 0
         if self._tail is not None:
@@ -175,17 +248,36 @@ class Packer:
                 taken += tail_taken
         cells = filled * self._lanes
         wanted = out.size if ends is None else int(np.maximum(stops - positions, filled).sum())
+        place = 0
+        going_on = bool((stops > positions).all())
         while cells < wanted:
-            window = self._cursor.window()
-            copied = copy_rows(out, positions, filled, window)
-            cells += copied
-            whole = copied == self._lanes * (length - filled)
-            taken.append(Taken(window.spans, window.documents, positions, (filled, length), whole))
+            window = self._cursor.window(place)
+            for group in groups:
+                for column, text, tokens, joined in group.pieces(window.blocks, filled, seq_len):
+                    copied = _copy(out, group.lanes, column, text, tokens, window)
+                    cells += copied
+                    if copied:
+                        rows = self._lanes if group.lanes is None else len(group.lanes)
+                        spread = Taken(
+                            window.spans,
+                            window.documents,
+                            group.lanes,
+                            text - column,
+                            (column, column + tokens),
+                            copied == rows * tokens,
+                            joined,
+                        )
+                        taken.append(spread)
+                going_on = going_on and (not overlap or group.goes_on(window.blocks, seq_len))
             del window
-            self._cursor.pass_by(stops)
+            # What the next rows begin with is not used up, unless it is kept.
+            used = stops if going_on or not overlap else np.minimum(stops, positions + seq_len)
+            if place or not self._cursor.pass_by(used):
+                place += 1
         self._cursor.rows_are_made()
         assert cells == wanted  # no cell of a batch is ever left to chance
-        if overlap:
+        self._tail = None
+        if overlap and going_on:
             self._tail = (
                 positions + seq_len,
                 out[:, seq_len:].copy(),
@@ -194,35 +286,44 @@ class Packer:
         return out, taken
 
 
-def copy_rows(out: TokenArray, positions: IntArray, filled: int, window: WindowSlices) -> int:
-    """Copy to ``out``, whose row i begins at ``positions[i]``, what a window has of its columns from ``filled`` on.
+def _groups(positions: IntArray, stops: IntArray) -> list[_Group]:
+    """Rows by where they begin and end; empty ones are left out."""
+    if (positions == positions[0]).all() and (stops == stops[0]).all():
+        return [_Group(None, int(positions[0]), int(stops[0]))]
+    pairs, inverse = np.unique(np.stack([positions, stops]), axis=1, return_inverse=True)
+    found = enumerate(zip(*pairs.tolist(), strict=True))
+    return [_Group((inverse == place).nonzero()[0], low, high) for place, (low, high) in found if low < high]
+
+
+def _copy(out: TokenArray, lanes: IntArray | None, column: int, text: int, tokens: int, window: WindowSlices) -> int:
+    """Copy the text ``[text, text + tokens)`` of some lanes, as far as a window has it, to their rows' columns from
+    ``column`` on.
 
     Returns:
         How many cells were filled.
     """
-    position, length = int(positions[0]), int(out.shape[1])
-    low, high = position + filled, position + length
-    uniform = bool((positions == position).all())
-    if uniform and window.common[0] <= low < high <= window.common[1]:
+    end = text + tokens
+    if lanes is None and window.common[0] <= text and end <= window.common[1]:
         # Nearly every batch is of this kind, and a window may have hundreds of rectangles: no step that need not be.
-        target = out[:, filled:]
-        for first, last, begin, tokens in window.rectangles:
-            target[first:last] = tokens[:, low - begin : high - begin]
-        return len(positions) * (high - low)
-    spans = window.spans
-    lows = np.maximum(positions + filled, spans.begins)
-    highs = np.minimum(positions + length, spans.ends)
+        target = out[:, column : column + tokens]
+        for first, last, begin, slices in window.rectangles:
+            target[first:last] = slices[:, text - begin : end - begin]
+        return len(out) * tokens
     cells = 0
-    for first, last, begin, tokens in window.rectangles:
-        # Lanes that take the same columns are one piece; today that is all of a rectangle.
-        rows = slice(first, last)
-        for top, bottom in equal_stretches(positions[rows], lows[rows], highs[rows]):
-            lane = first + top
-            position, low, high = int(positions[lane]), int(lows[lane]), int(highs[lane])
-            if low < high:
-                columns = tokens[top:bottom, low - begin : high - begin]
-                out[lane : first + bottom, low - position : high - position] = columns
-                cells += (bottom - top) * (high - low)
+    for first, last, begin, slices in window.rectangles:
+        low, high = max(text, begin), min(end, begin + slices.shape[1])
+        if low >= high:
+            continue
+        here = slices[:, low - begin : high - begin]
+        columns = slice(column + low - text, column + high - text)
+        if lanes is None:
+            out[first:last, columns] = here
+            cells += here.size
+        else:
+            mine = lanes[slice(*lanes.searchsorted((first, last)))]
+            if len(mine):
+                out[mine, columns] = here[mine - first]
+                cells += len(mine) * (high - low)
     return cells
 
 
@@ -233,36 +334,45 @@ def document_starts(taken: Sequence[Taken], rows: int) -> tuple[IntArray, IntArr
         ``(row_splits, columns)``, int64: row i has document starts at ``columns[row_splits[i]:row_splits[i + 1]]``,
         rising. Column 0 is among them only where a document really begins there.
     """
-    count_parts, column_parts = [], []
-    row = np.arange(rows)
+    row_parts, column_parts = [], []
+    counts = np.zeros(rows, np.int64)
     for piece in taken:
-        spans, positions = piece.spans, piece.positions
+        spans = piece.spans
         first, last = piece.columns
+        row = np.arange(rows) if piece.lanes is None else piece.lanes
         # Where the rows' columns 0 would be in the matrix, in tokens, as its documents are.
         origins = row * spans.width
-        origins += positions - spans.origin
+        origins += piece.origin - spans.origin
         if piece.whole:  # as nearly always
             low, high = (origins + first if first else origins), origins + last
         else:
-            low = np.maximum(first, spans.begins - positions)
-            high = np.maximum(np.minimum(last, spans.ends - positions), low)
+            low = np.maximum(first, spans.begins[row] - piece.origin)
+            high = np.maximum(np.minimum(last, spans.ends[row] - piece.origin), low)
             low, high = origins + low, origins + high
         begins = piece.documents.searchsorted(low)
-        counts = piece.documents.searchsorted(high) - begins
-        ends = counts.cumsum()
+        found = piece.documents.searchsorted(high) - begins
+        ends = found.cumsum()
         at = np.arange(ends[-1])
-        at += (begins - ends + counts).repeat(counts)
+        at += (begins - ends + found).repeat(found)
         columns = piece.documents[at]
-        columns -= origins.repeat(counts)
-        count_parts.append(counts)
+        columns -= origins.repeat(found)
+        if len(taken) == 1 and piece.lanes is None and not piece.joined:  # as nearly always
+            row_splits = np.zeros(rows + 1, np.int64)
+            row_splits[1:] = ends
+            return row_splits, columns
+        counts[row] += found
+        row_parts.append(row.repeat(found))
         column_parts.append(columns)
+        if piece.joined:
+            begun = np.zeros(rows, np.bool_)
+            begun[row_parts[-1][columns == first]] = True
+            torn = row[~begun[row]]
+            counts[torn] += 1
+            row_parts.append(torn)
+            column_parts.append(np.full(len(torn), first))
     row_splits = np.zeros(rows + 1, np.int64)
-    if not taken:  # rows of nothing but padding
+    if not row_parts:  # rows of nothing but padding
         return row_splits, np.empty(0, np.int64)
-    if len(taken) == 1:  # as nearly always
-        row_splits[1:] = ends
-        return row_splits, column_parts[0]
-    np.sum(count_parts, axis=0, dtype=np.int64).cumsum(out=row_splits[1:])
+    counts.cumsum(out=row_splits[1:])
     all_columns = np.concatenate(column_parts)
-    all_rows = np.concatenate([row.repeat(counts) for counts in count_parts])
-    return row_splits, all_columns[np.lexsort((all_columns, all_rows))]
+    return row_splits, all_columns[np.lexsort((all_columns, np.concatenate(row_parts)))]

@@ -8,8 +8,11 @@ back to the `Budget`, which lets the next task in:
              └──┴──┘  └──┘  └─ costs 20: waits until 10 more are given back
              taken    running
 
-Tasks whose results are handed out together are a group. Beside the group in use, which is the one that was handed out
-last or the one that is waited for, the next group is run ahead, and further ones only where groups are tiny.
+Tasks whose results are handed out together are a group. Groups are of one stream, or of several, such as those of a
+mixture's sources; each stream's groups are handed out in order, as they are asked for. Beside a stream's group in use,
+which is the one that was handed out last or the one that is waited for, its next group is run ahead, and further ones
+only where groups are tiny. Tasks are in the order in which their groups will be asked for: where it turns out otherwise
+and the budget is full of what nobody asks for yet, `StarvedError` says so.
 
 Nothing polls: threads wait on one condition. A task's error is handed out where its result would have been.
 """
@@ -17,6 +20,7 @@ Nothing polls: threads wait on one condition. A task's error is handed out where
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 import threading
 import time
@@ -29,13 +33,17 @@ from typing import Generic, TypeVar
 from ..errors import LoaderClosedError
 from ..interrupts import Bell, under
 
-__all__ = ["Budget", "Prefetcher", "Task"]
+__all__ = ["Budget", "Prefetcher", "StarvedError", "Task"]
 
 T = TypeVar("T")
 
 # A thread in the middle of a network read cannot be interrupted; garbage collection and interpreter exit wait for all
 # threads no longer than this.
 _EXIT_SECONDS = 10.0
+
+
+class StarvedError(AssertionError):
+    """What is waited for can never come: its task is not let in, and nothing will be given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,13 @@ class Task(Generic[T]):
         run: does it.
         cost_bytes: what it and its result hold, until they are released to the budget.
         more: whether its result is handed out only together with the next task's, of the same group.
+        stream: which stream its group is of.
     """
 
     run: Callable[[], T]
     cost_bytes: int
     more: bool = False
+    stream: int = 0
 
 
 class Budget:
@@ -129,19 +139,20 @@ class Prefetcher(Generic[T]):
             # Thread.start is Python, in which a signal's exception leaves locks taken: not on the main thread.
             _thread.start_new_thread(_launch, (self._shared, self._threads))
 
-    def take(self) -> list[T]:
-        """The next task's result, and with it those that belong to it, waiting for them as long as it takes.
+    def take(self, stream: int = 0) -> list[T]:
+        """The results of a stream's next group, waiting for them as long as it takes.
 
         Tasks that may be admitted now begin with the next `Budget.release`, or when `take` has to wait: a thread that
         is woken gets this one's core as often as not, so the time is for whoever takes to choose.
 
         Raises:
-            StopIteration: there are no more tasks.
+            StopIteration: the stream has no more tasks.
+            StarvedError: it has, but they can never run.
             LoaderClosedError: closed, before or while this waits.
             Exception: what one of the tasks raised, once; the task after it is next.
         """
         self.start()
-        found = self._shared.bell.wait_for(self._shared.hand_out)
+        found = self._shared.bell.wait_for(functools.partial(self._shared.hand_out, stream))
         error = found[-1].error
         if error is not None:
             try:
@@ -150,9 +161,9 @@ class Prefetcher(Generic[T]):
                 del error, found  # this frame is in its traceback: a cycle
         return [outcome.result for outcome in found]  # type: ignore[misc]  # without an error there are results
 
-    def ready(self) -> bool:
+    def ready(self, stream: int = 0) -> bool:
         """Whether `take` would not have to wait."""
-        return under(self._shared.lock, self._shared.ready)
+        return under(self._shared.lock, functools.partial(self._shared.ready, stream))
 
     def halt(self) -> None:
         """Tell every thread to end and drop every result, without waiting: a read that hangs does not hold this up."""
@@ -182,6 +193,25 @@ class _Outcome(Generic[T]):
         return self.error is not None or not self.more
 
 
+@dataclass(slots=True)
+class _Group:
+    """Admitted tasks that are handed out together: consecutive ones, of one stream.
+
+    Attributes:
+        stream: whose it is; None for an error that is everybody's.
+        first: the first task that is not handed out.
+        reached: all tasks before this one are done.
+        complete: whether the tasks from `first` to `reached` are handed out together.
+        admitted: whether all of its tasks are admitted.
+    """
+
+    stream: int | None
+    first: int
+    reached: int
+    complete: bool = False
+    admitted: bool = False
+
+
 class _Shared(Generic[T]):
     """What the threads and the consumer share; every field is guarded by `lock`, except `tasks` and `turn`."""
 
@@ -206,72 +236,96 @@ class _Shared(Generic[T]):
         self.pid = os.getpid()
         self.done: dict[int, _Outcome[T]] = {}
         self.next_in = 0
-        self.next_out = 0
-        self.reached = 0  # all tasks before this one are done
-        self.whole = False  # the tasks from `next_out` to `reached` are handed out together
+        self.groups: list[_Group] = []  # in order; those that are not handed out
+        self.awaited: int | None = None  # the stream that the consumer asked for last
         self.running = 0
-        self.groups = 0  # whose tasks are all admitted, and not all handed out
-        self.waiting_bytes = 0  # cost of the tasks from `next_out` to `next_in`
-        self.ended: int | None = None  # the number of tasks there were
+        self.waiting_bytes = 0  # cost of the tasks that are admitted and not handed out
+        self.ended = False  # there are no more tasks
         self.stopped = False  # the threads end
         self.closed = False  # and a consumer is told; at interpreter exit it is left waiting, a daemon as it must be
 
-    def ready(self) -> bool:
-        """Whether the consumer need not wait; to be called under the lock."""
-        while not self.whole and self.reached in self.done:
-            self.whole = self.done[self.reached].last
-            self.reached += 1
-        return self.whole
+    def group_of(self, stream: int) -> _Group | None:
+        """A stream's next group, as far as it is admitted; to be called under the lock, as all that follow are."""
+        return next((group for group in self.groups if group.stream in (stream, None)), None)
 
-    def hand_out(self) -> list[_Outcome[T]] | None:
-        """What is next for the consumer, None where that is to be waited for; to be called under the lock."""
-        if self.ready():
-            outcomes = [self.done.pop(number) for number in range(self.next_out, self.reached)]
-            self.next_out = self.reached
-            self.whole = False
-            self.groups -= not outcomes[-1].more
+    def ready(self, stream: int) -> bool:
+        """Whether the consumer need not wait for a stream's next group."""
+        group = self.group_of(stream)
+        if group is None:
+            return False
+        while not group.complete and group.reached in self.done:
+            group.complete = self.done[group.reached].last
+            group.reached += 1
+        return group.complete
+
+    def hand_out(self, stream: int) -> list[_Outcome[T]] | None:
+        """What is next for the consumer, None where that is to be waited for."""
+        self.awaited = stream
+        if self.ready(stream):
+            group = self.group_of(stream)
+            assert group is not None
+            outcomes = [self.done.pop(number) for number in range(group.first, group.reached)]
             self.waiting_bytes -= sum(outcome.cost_bytes for outcome in outcomes)
+            if outcomes[-1].more:  # an error in the middle of it
+                group.first, group.complete = group.reached, False
+            else:
+                self.groups.remove(group)
             return outcomes
         if self.closed:
             raise LoaderClosedError("closed while a batch was waited for")
-        if self.ended is not None and self.reached >= self.ended:
+        if self.ended and self.group_of(stream) is None:
             raise StopIteration
         self.condition.notify_all()
         return None
 
     def wake(self) -> None:
-        """Wake whoever waits, the consumer too where there is news for it; to be called under the lock."""
+        """Wake whoever waits, the consumer too where there is news for it."""
         self.condition.notify_all()
-        if self.ready() or self.stopped or self.ended == self.reached:
-            self.bell.ring()
+        if self.bell.awaited and self.awaited is not None:
+            nothing_comes = self.ended and self.group_of(self.awaited) is None
+            if self.stopped or nothing_comes or self.ready(self.awaited):
+                self.bell.ring()
 
     def wanted(self, task: Task[T]) -> bool:
-        """Whether a task is not too far ahead; to be called under the lock."""
-        in_use_and_next = 1 + self.bell.awaited
-        if self.groups < in_use_and_next:
+        """Whether a task is not too far ahead."""
+        in_use_and_next = 1 + (self.bell.awaited and self.awaited == task.stream)
+        ahead = sum(group.admitted for group in self.groups if group.stream == task.stream)
+        if ahead < in_use_and_next:
             return True
-        return self.groups < self.ahead_groups and self.waiting_bytes + task.cost_bytes <= self.ahead_bytes
+        return len(self.groups) < self.ahead_groups and self.waiting_bytes + task.cost_bytes <= self.ahead_bytes
 
     def admit(self, task: Task[T]) -> None:
-        """Count a task that is going to run; to be called under the lock."""
+        """Count a task that is going to run."""
         self.budget.acquire(task.cost_bytes)
+        if not self.groups or self.groups[-1].admitted:
+            self.groups.append(_Group(task.stream, self.next_in, self.next_in))
+        self.groups[-1].admitted = not task.more
         self.next_in += 1
         self.running += 1
-        self.groups += not task.more
         self.waiting_bytes += task.cost_bytes
 
     def end(self, error: BaseException | None = None) -> None:
-        """There is no task after those that were admitted, but maybe an error; to be called under the lock."""
+        """There is no task after those that were admitted, but maybe an error."""
+        self.ended = True
         if error is not None:
-            self.done[self.next_in] = _Outcome(None, error, 0, more=True)
-            self.next_in += 1
-        self.ended = self.next_in
+            begun = self.groups[-1] if self.groups and not self.groups[-1].admitted else None
+            if begun is not None:
+                self._fail(begun, error)
+            if begun is None or begun.stream != self.awaited:
+                self.groups.append(_Group(None, self.next_in, self.next_in))
+                self._fail(self.groups[-1], error)
         self.wake()
+
+    def _fail(self, group: _Group, error: BaseException) -> None:
+        """Have a group end with an error in place of its next task."""
+        self.done[self.next_in] = _Outcome(None, error, 0, more=False)
+        self.next_in += 1
+        group.admitted = True
 
     @property
     def starved(self) -> bool:
         """Whether nothing can ever move again: the consumer waits for a task that no release will let in."""
-        return self.bell.awaited and self.running == 0 and self.reached == self.next_in
+        return self.bell.awaited and self.awaited is not None and not self.running and not self.ready(self.awaited)
 
 
 def _launch(shared: _Shared[T], count: int) -> None:
@@ -318,7 +372,7 @@ def _work(shared: _Shared[T]) -> None:
 
 def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
     """The next task and its number, once its bytes fit; None when there is none or the owner is gone."""
-    if shared.stopped or shared.ended is not None:
+    if shared.stopped or shared.ended:
         return None
     try:
         task = next(shared.tasks)
@@ -340,7 +394,7 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
                         f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
                         f"{shared.budget.limit_bytes:,} of which {shared.budget.held_bytes:,} are held"
                     )
-                    shared.end(AssertionError(problem))
+                    shared.end(StarvedError(problem))
                     return None
                 if not rested:
                     break
@@ -357,7 +411,7 @@ def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
         shared.stopped = True
         shared.closed |= closed
         shared.done.clear()
-        shared.whole = False
+        shared.groups.clear()
         shared.wake()
 
     under(shared.lock, stop)

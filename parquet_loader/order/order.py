@@ -14,6 +14,14 @@ no two lanes ever differ by more than one (Hermite's identity: the sum over i of
 its slice a lane's documents are permuted. Lanes advance together, so the position of a whole run is one number: tokens
 consumed per lane.
 
+A lane's slices, in a row, are its *text*. A long document fills a lane for step after step, so the steps within a
+window come in a permuted order, the same for all lanes: block j of positions ``[jQ, (j+1)Q)``, with Q tokens of a row,
+delivers the text that lies at block ``pi(j)``, for all j of which every lane has the whole block and a token after it
+in the window. What lies before the first and after the last such block stays where it is:
+
+    text        ··│ 4 │ 5 │ 6 │ 7 │···        │ is a border of blocks, · what is no whole block of the window
+    delivered   ··│ 6 │ 4 │ 7 │ 5 │···
+
 Randomness is the raw 64-bit output of NumPy's Philox, which NumPy keeps stable, unlike the methods of `Generator`; a
 permutation is the stable argsort of raw words (Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
 """
@@ -23,29 +31,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from ..blocks import IntArray
 
-__all__ = ["Order", "Window", "lane_range", "permutation", "slice_starts"]
+__all__ = ["Order", "StepBlocks", "Window", "lane_range", "permutation", "random_words", "slice_starts"]
 
 # The last word of Philox's counter tells the uses of one (seed, epoch) apart.
 _ROW_GROUPS = 0
 _DOCUMENTS = 1
+_STEPS = 2
 
 
 def permutation(count: int, *, seed: int, epoch: int, domain: int, lane: int = 0, window: int = 0) -> IntArray:
     """A random permutation of ``range(count)``, shape ``(count,)``, int64."""
-    return stable_argsort(_random_words(count, key=[seed, epoch], counter=[0, lane, window, domain]))
+    return stable_argsort(random_words(count, key=[seed, epoch], counter=[0, lane, window, domain]))
 
 
 _bits = threading.local()
 
 
-def _random_words(
-    count: int, *, key: list[int], counter: list[int]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+def random_words(count: int, *, key: list[int], counter: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
     """``Philox(key=key, counter=counter).random_raw(count)``.
 
     Of a generator that each thread keeps and puts in that state: a new one asks the operating system for randomness,
@@ -76,6 +84,41 @@ def stable_argsort(words: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]) -> I
     if np.any(in_order[1:] == in_order[:-1]):
         order = np.argsort(words, kind="stable")
     return order.astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepBlocks:
+    """Which text a window's permuted steps deliver.
+
+    Attributes:
+        length: Q, the tokens of a block.
+        first: the number of the first permuted block; block j holds the positions ``[j * length, (j + 1) * length)``.
+        texts: the number of the block whose text each delivers, shape ``(blocks,)``.
+    """
+
+    length: int
+    first: int
+    texts: IntArray
+
+    def text_of(self, position: int) -> int:
+        """Where the text of a position lies."""
+        block, within = divmod(position, self.length)
+        place = block - self.first
+        return int(self.texts[place]) * self.length + within if 0 <= place < len(self.texts) else position
+
+    def pieces(self, low: int, high: int) -> list[tuple[int, int, int]]:
+        """The positions ``[low, high)`` as stretches of text: (first position, where its text lies, tokens) of each."""
+        begin, end = self.first * self.length, (self.first + len(self.texts)) * self.length
+        inside = low < end and high > begin
+        cuts = range(-(-max(low + 1, begin) // self.length) * self.length, min(high, end + 1), self.length)
+        found: list[tuple[int, int, int]] = []
+        for start, stop in pairwise([low, *cuts, high] if inside else [low, high]):
+            text = self.text_of(start)
+            if found and found[-1][1] + found[-1][2] == text:
+                found[-1] = (*found[-1][:2], stop - found[-1][0])
+            else:
+                found.append((start, text, stop - start))
+        return found
 
 
 def slice_starts(before: int, after: int, lanes: int, first: int, last: int) -> IntArray:
@@ -179,6 +222,18 @@ class Order:
         if not self.shuffle:
             return np.arange(count, dtype=np.int64)
         return permutation(count, seed=self.seed, epoch=epoch, domain=_DOCUMENTS, lane=lane, window=window)
+
+    def step_blocks(self, window: Window, length: int) -> StepBlocks:
+        """The permuted steps of a window, in rows of ``length`` tokens."""
+        # The lane that comes last into the window, and the first that leaves it.
+        first = -(-((window.before + self.lanes - 1) // self.lanes) // length)
+        last = ((window.before + window.tokens) // self.lanes - 1) // length
+        texts = np.arange(first, max(first, last), dtype=np.int64)
+        if self.shuffle and len(texts) > 1:
+            texts = texts[
+                permutation(len(texts), seed=self.seed, epoch=window.epoch, domain=_STEPS, window=window.number)
+            ]
+        return StepBlocks(length=length, first=first, texts=texts)
 
     def windows(self, position: int, lane: int) -> Iterator[Window]:
         """The run's windows without end, from the first that holds ``lane``'s token number ``position``."""

@@ -13,7 +13,7 @@ from .remote import FsspecStorage
 from .retry import RETRY_SECONDS
 from .secrets import Location
 
-__all__ = ["FileInfo", "FsspecStorage", "LocalStorage", "Source", "Storage", "local_path", "open_storage"]
+__all__ = ["FileInfo", "FsspecStorage", "LocalStorage", "Source", "Storage", "is_local", "local_path", "open_storage"]
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Storage
 
@@ -64,6 +64,15 @@ def open_storage(
     if local:
         raise ConfigError(f"{local[0]} is a local path and others are URLs; give each its own loader")
     return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds)
+
+
+def is_local(source: Source) -> bool:
+    """Whether a source lies on a disk of this machine, all of it."""
+    if isinstance(source, (str, os.PathLike)):
+        return local_path(os.fsdecode(source)) is not None
+    return isinstance(source, Iterable) and all(
+        isinstance(each, (str, os.PathLike)) and is_local(each) for each in source
+    )
 
 
 def local_path(url: str) -> str | None:

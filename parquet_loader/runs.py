@@ -1,0 +1,622 @@
+"""The two kinds of runs a loader may have: of one set, in epochs, and of a mixture of sets, without end.
+
+Each knows where it is (`progress`), makes an engine there when rows are asked for, and reads and writes its states.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from .blocks import IntArray, TokenArray
+from .checkpoint import ONLY, RunState, state_of
+from .engine.config import Counters, EngineConfig
+from .engine.engine import Engine
+from .engine.mixer import Mixer, Picked
+from .engine.pack import Origins
+from .engine.prefetch import StarvedError
+from .errors import CheckpointDamagedError, CheckpointMismatchError, ConfigError, ParquetLoaderError
+from .index.index import DatasetIndex
+from .options import LoaderOptions
+from .order.ending import finish_of
+from .order.mixture import BLOCK, Lattice, Weights, integer_weights, shown_weights
+from .order.order import Window
+from .order.progress import MixturePlan, MixtureProgress, Progress, Stage, traced
+from .sets import Component, OpenSet, open_set
+from .storage.opening import Source
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MixtureRun", "Rows", "Run", "SetRun"]
+
+_ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """One row of every lane of this rank; see `Batch` for all but `origins`, which tell what the rows consist of."""
+
+    tokens: TokenArray
+    origins: Origins | Picked
+    lengths: IntArray | None = None
+    sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
+
+
+class Run:
+    """What both kinds have in common.
+
+    Args:
+        options: of the loader.
+        counters: where what engines do is counted.
+
+    Attributes:
+        progress: where the run is.
+        engine: that makes its rows; None until they are asked for.
+        peak_bytes: the most that the engines before it held.
+    """
+
+    progress: Progress
+
+    def __init__(self, options: LoaderOptions, counters: Counters) -> None:
+        self.options = options
+        self.counters = counters
+        self.engine: Engine | None = None
+        self.peak_bytes = 0
+
+    @property
+    def configs(self) -> dict[str, EngineConfig]:
+        """What engines run on now, by name."""
+        raise NotImplementedError
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        raise NotImplementedError
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more rows."""
+        return False
+
+    def take(self) -> Rows:
+        """The next rows; the run is after them then. After an error the next call begins at the same rows."""
+        if self.engine is not None and (self.engine.halted or self.engine.pid != os.getpid()):
+            self.stop()  # after an error; or the parent's, whose threads are not in this process
+        try:
+            return self._take()
+        except BaseException:
+            # Also on KeyboardInterrupt: the engine may be half-way through a row, or ahead of the position. The next
+            # call begins at the position, on a new engine, and waits for this one's threads: the error does not.
+            if self.engine is not None:
+                self.engine.halt()
+            raise
+
+    def _take(self) -> Rows:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End the engine, if there is one."""
+        engine = self.engine
+        if engine is not None:
+            self.peak_bytes = max(self.peak_bytes, engine.budget.peak_bytes)
+            engine.close()
+            self.engine = None  # not before: an interrupt may have broken off the wait for its threads
+
+    def advanced(self, batches: int) -> Progress:
+        """The progress after some batches more."""
+        return self.progress.advanced(batches)
+
+    def skip(self, batches: int) -> None:
+        """Go on after some batches that nobody gets."""
+        skipped = self.progress.skipped(batches)
+        self.stop()
+        self.progress = skipped
+
+    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+        """What states keep of each set."""
+        raise NotImplementedError
+
+    def state(self, progress: Progress | None = None) -> dict[str, Any]:
+        """The state here, or at another place."""
+        return state_of(
+            progress or self.progress, seed=self.options.seed, lanes=self.options.lanes, sources=self.identities()
+        )
+
+    def read(self, state: RunState) -> Progress:
+        """The progress that a state tells of, with rows of this run's length from there on.
+
+        Raises:
+            CheckpointDamagedError: a state that no run has.
+            CheckpointMismatchError: the state of another run: names each difference with both values.
+        """
+        raise NotImplementedError
+
+    def at(self, position: int, state: RunState | None = None) -> Progress:
+        """The progress at another position, of this run or of the one a state tells of, earlier or later."""
+        raise NotImplementedError
+
+    def history(self) -> dict[str, list[dict[str, Any]]]:
+        """See `ParquetLoader.history`."""
+        progress, lanes = self.progress, self.options.lanes
+
+        def at(position: int) -> dict[str, Any]:
+            return {"step": progress.rows_before(position), "token": position * lanes}
+
+        return {
+            "seq_len": [{**at(begin), "seq_len": seq_len} for begin, seq_len in progress.lengths],
+            "skips": [
+                {**at(begin), "batches": progress.rows_before(end) - progress.rows_before(begin)}
+                for begin, end in progress.skips
+            ],
+            "stages": [],
+        }
+
+    def copied(self, counters: Counters) -> Self:
+        """The same run without its engine."""
+        copied = copy.copy(self)
+        copied.engine, copied.counters, copied.peak_bytes = None, counters, 0
+        return copied
+
+    def _differences(self, state: RunState) -> list[str]:
+        return [
+            f"{name} is {found} in the checkpoint and {own} in this loader"
+            for name, found, own in (
+                ("seed", state.seed, self.options.seed),
+                ("lanes", state.lanes, self.options.lanes),
+            )
+            if found != own
+        ]
+
+
+class SetRun(Run):
+    """A run of one set.
+
+    Args:
+        source: where it lies.
+        options, counters: as for `Run`.
+    """
+
+    def __init__(self, source: Source, options: LoaderOptions, counters: Counters) -> None:
+        super().__init__(options, counters)
+        self.progress = Progress(position=0, lengths=((0, options.seq_len),))
+        self.use(open_set(source, options, mixed=False))
+
+    def use(self, opened: OpenSet) -> None:
+        """Run on a set."""
+        self.set = opened
+        self.order = opened.config.order
+        self._identities = {ONLY: asdict(opened.identity)}
+        self.finish = None
+        if self.options.epochs is not None:
+            self.finish = finish_of(
+                self.order,
+                opened.config.first,
+                opened.config.last,
+                epochs=self.options.epochs,
+                tail=self.options.tail,
+                seq_len=self.options.seq_len,
+                overlap=self.options.overlap,
+            )
+
+    @property
+    def configs(self) -> dict[str, EngineConfig]:
+        """See `Run`."""
+        return {ONLY: self.set.config}
+
+    @property
+    def epoch(self) -> int:
+        """See `Run`."""
+        epoch = self.order.epoch_of(self.progress.position)
+        if self.finish is None:
+            return epoch
+        # A lane may have one token more than lane 0 has, of whose epoch batches are.
+        return self.finish.epochs if self.over else min(epoch, self.finish.epochs - 1)
+
+    @property
+    def over(self) -> bool:
+        """See `Run`."""
+        return self.finish is not None and self.progress.position >= self.finish.stop
+
+    def batches_of_epoch(self) -> int:
+        """Batches of the current epoch, from its start to its end."""
+        position, seq_len = self.progress.position, self.options.seq_len
+        if self.finish is not None:
+            return self.finish.batches_of(self.order, self.epoch, seq_len, position)
+        return self.order.batches_of(self.epoch, seq_len, position)
+
+    def _take(self) -> Rows:
+        config, position = self.set.config, self.progress.position
+        if self.engine is None:
+            self.engine = Engine(
+                [config],
+                _windows(config, position),
+                lengths=[self.progress.reached(self.order.lanes)],
+                dtypes=[config.dtype],
+                counters=self.counters,
+            )
+        positions = np.full(config.last - config.first, position, np.int64)
+        seq_len, overlap = self.options.seq_len, self.options.overlap
+        lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
+        ends = self.finish.ends if self.finish is not None and lengths is not None else None
+        tokens, taken = self.engine.rows(0, positions, seq_len, overlap, ends)
+        self.progress = self.progress.advanced(1)
+        return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
+
+    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+        """See `Run`."""
+        return self._identities
+
+    def read(self, state: RunState) -> Progress:
+        """See `Run`."""
+        if state.is_mixture:
+            raise CheckpointMismatchError(
+                f"the checkpoint is of a mixture of {', '.join(map(repr, state.sources))}, and this loader has one "
+                "set; give it the same dict of sources, and weights"
+            )
+        found = state.sources[ONLY]
+        opened = self.set.as_in(found)
+        differences = [*opened.identity.differences(found), *self._differences(state)]
+        if differences:
+            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
+        if opened is not self.set:
+            self.use(opened)
+        return Progress(position=state.position, lengths=state.lengths, skips=state.skips).resized(self.options.seq_len)
+
+    def at(self, position: int, state: RunState | None = None) -> Progress:
+        """See `Run`."""
+        return (self.progress if state is None else self.read(state)).moved_to(position)
+
+
+def _windows(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+    # Of these lanes the last is the first to need a window.
+    for window in config.order.windows(position, config.last - 1):
+        if config.epochs is not None and window.epoch >= config.epochs:
+            return
+        yield 0, window
+
+
+class MixtureRun(Run):
+    """A run of a mixture.
+
+    Args:
+        sources: where each source lies, by name.
+        options, counters: as for `Run`.
+
+    Attributes:
+        names: of the sources, sorted.
+        plan: what is to be done.
+    """
+
+    progress: MixtureProgress
+
+    def __init__(self, sources: Mapping[str, Source | Component], options: LoaderOptions, counters: Counters) -> None:
+        super().__init__(options, counters)
+        if not sources or not all(isinstance(name, str) and name for name in sources):
+            raise ConfigError(f"sources must be a dict of names and where they lie, not {list(sources)!r}")
+        for name, given in (("index", options.index), ("epochs", options.epochs)):
+            if given is not None:
+                hint = "max_epochs of a Component" if name == "epochs" else "index of a Component"
+                raise ConfigError(f"{name}={given!r} is for one set; a mixture has {hint} for each source")
+        self._sources = dict(sources)
+        self.names = tuple(sorted(sources))
+        self._sets: dict[str, OpenSet | ParquetLoaderError] = {}
+        self._former: dict[str, Mapping[str, Any]] = {}  # what a state has told of sources
+        self._mixer: Mixer | None = None
+        self._reweighted = False  # since the engine was made, whose threads know nothing of it
+        schedule = self._schedule(options.weights)
+        last = {name for name, _ in schedule[-1][1]}
+        for name in sorted({name for _, weights in schedule for name, _ in weights}):
+            try:
+                self._open(name)
+            except ParquetLoaderError as error:
+                # A source of an earlier stage may be gone by now: only who comes to that stage needs it.
+                if name in last:
+                    raise
+                self._sets[name] = error
+        self._plan_for(schedule)
+        self.progress = MixtureProgress(position=0, lengths=((0, options.seq_len),))
+
+    # ── what is configured ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, name: str) -> OpenSet:
+        opened = self._sets.get(name)
+        if not isinstance(opened, OpenSet):
+            if name not in self._sources:
+                raise ConfigError(
+                    f"weights draw from {name!r}, which is not among the sources {', '.join(map(repr, self.names))}"
+                )
+            try:
+                opened = open_set(self._sources[name], self.options, mixed=True)
+            except ParquetLoaderError as error:
+                raise _of_source(error, name) from error
+            if name in self._former:
+                opened = opened.as_in(self._former[name])
+            self._sets[name] = opened
+        return opened
+
+    def _schedule(self, weights: Any) -> tuple[tuple[int, Weights], ...]:
+        if weights is None:
+            raise ConfigError(
+                "a mixture needs weights: shares such as {'web': 0.7, 'code': 0.3}, a schedule [(0, {...}), (token, "
+                "{...})], or 'tokens' for as much as each source holds"
+            )
+        if isinstance(weights, str):
+            if weights != "tokens":
+                raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
+            return ((0, self._weights({name: self._open(name).config.order.total for name in self.names})),)
+        stages = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
+        if not stages or not all(isinstance(stage, Sequence) and len(stage) == 2 for stage in stages):
+            raise ConfigError(f"a schedule is a list of (token, shares), not {weights!r}")
+        tokens = [token for token, _ in stages]
+        whole = all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in tokens)
+        if not whole or tokens[0] != 0 or any(low >= high for low, high in zip(tokens, tokens[1:], strict=False)):
+            raise ConfigError(f"the stages of weights must begin at token 0 and rise, not at {tokens}")
+        schedule = tuple((int(token), self._weights(shares)) for token, shares in stages)
+        for name, _ in schedule[-1][1]:
+            if name not in self._sources:
+                self._open(name)  # says so
+        return schedule
+
+    def _weights(self, shares: object) -> Weights:
+        if not isinstance(shares, Mapping):
+            raise ConfigError(f"weights must be a dict of shares by source, not {shares!r}")
+        try:
+            return integer_weights(shares)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def _plan_for(self, schedule: tuple[tuple[int, Weights], ...]) -> None:
+        lanes = self.options.lanes
+        self.plan = MixturePlan(
+            lattice=Lattice(seed=self.options.seed, lanes=lanes),
+            schedule=schedule,
+            limits={
+                name: each.max_epochs * each.config.order.total // lanes
+                for name, each in self.sets.items()
+                if each.max_epochs is not None
+            },
+            redistribute=self.options.exhausted == "redistribute",
+            overlap=self.options.overlap,
+        )
+
+    @property
+    def sets(self) -> dict[str, OpenSet]:
+        """The sources that are open, by name."""
+        return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
+
+    def _needed(self, progress: MixtureProgress) -> list[str]:
+        """The sources that are drawn from now on, by name."""
+        block = progress.block
+        now = progress.stage_of(block)
+        coming = [now.weights] if now is not None else []
+        coming += [stage.weights for stage in progress.stages if stage.block > block]
+        coming += [weights for begin, _, weights in self.plan.scheduled(progress) if begin >= block]
+        return sorted({name for weights in coming for name, _ in weights})
+
+    @property
+    def configs(self) -> dict[str, EngineConfig]:
+        """See `Run`."""
+        found = {}
+        for name in self._needed(self.progress):
+            opened = self._sets.get(name)
+            found[name] = (opened if isinstance(opened, OpenSet) else self._open(name)).config
+        return found
+
+    # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def epoch(self) -> int:
+        """Passes over as many tokens as all sources hold."""
+        return (
+            self.progress.position * self.options.lanes // sum(each.config.order.total for each in self.sets.values())
+        )
+
+    def _take(self) -> Rows:
+        entered = self.progress.entered(self.plan)
+        try:
+            rows = self._rows(entered)
+        except StarvedError:
+            if not self._reweighted:
+                raise
+            # The threads read ahead for the weights of before, and the budget is full of it.
+            self.stop()
+            rows = self._rows(entered)
+        self.progress = entered.advanced(1, self.plan)
+        return rows
+
+    def _rows(self, progress: MixtureProgress) -> Rows:
+        if self.engine is None or self._mixer is None:
+            self._mixer = Mixer(self.configs, progress, self.plan, self.names, self.options.overlap, self.counters)
+            self.engine = self._mixer.engine
+            self._reweighted = False
+        tokens, origins, sources = self._mixer.rows(progress)
+        return Rows(tokens, origins, sources=sources)
+
+    def stop(self) -> None:
+        """See `Run`."""
+        super().stop()
+        self._mixer = None
+
+    def copied(self, counters: Counters) -> Self:
+        """See `Run`."""
+        copied = super().copied(counters)
+        copied._mixer = None
+        return copied
+
+    def history(self) -> dict[str, list[dict[str, Any]]]:
+        """See `Run`."""
+        progress, lanes = self.progress, self.options.lanes
+        stages = [
+            {
+                "step": stage.block * BLOCK,
+                "token": progress.position_of(stage.block * BLOCK) * lanes,
+                "weights": shown_weights(stage.weights),
+                "by": stage.by,
+            }
+            for stage in progress.stages
+        ]
+        return {**super().history(), "stages": stages}
+
+    def advanced(self, batches: int) -> Progress:
+        """See `Run`."""
+        return self.progress.advanced(batches, self.plan)
+
+    def skip(self, batches: int) -> None:
+        """See `Run`."""
+        skipped = self.progress.skipped(batches, self.plan)
+        self.stop()
+        self.progress = skipped
+
+    def reweight(self, shares: Mapping[str, float]) -> None:
+        """Draw by other weights from the next block on."""
+        weights = self._weights(shares)
+        opened = set(self.sets)
+        for name, _ in weights:
+            self._open(name)
+        self.progress = self.progress.reweighted(weights)
+        self._reweighted = True
+        if set(self.sets) != opened:
+            self._plan_for(self.plan.schedule)
+        if self._mixer is not None and not {name for name, _ in weights} <= self._mixer.names:
+            self.stop()
+
+    # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+        """See `Run`."""
+        return self._identities_of(self.progress)
+
+    def state(self, progress: Progress | None = None) -> dict[str, Any]:
+        """See `Run`."""
+        here = cast(MixtureProgress, progress or self.progress)
+        return state_of(here, seed=self.options.seed, lanes=self.options.lanes, sources=self._identities_of(here))
+
+    def _identities_of(self, progress: MixtureProgress) -> dict[str, Mapping[str, Any]]:
+        found = {}
+        for name in progress.drawn():
+            if name not in self._former:
+                self._former[name] = asdict(self._open(name).identity)
+            found[name] = self._former[name]
+        return found
+
+    def read(self, state: RunState) -> MixtureProgress:
+        """See `Run`."""
+        stages, sources = state.stages, dict(state.sources)
+        if not state.is_mixture:
+            name = self._name_of(sources[ONLY])
+            stages, sources = (Stage(0, ((name, 1),)),), {name: sources[ONLY]}
+        opened = {name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources}
+        differences = self._differences(state)
+        for name, each in opened.items():
+            differences += each.identity.differences(sources[name], name)
+        if differences:
+            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
+        try:
+            progress = traced(self.plan.lattice, state.lengths, stages, state.position)
+        except ValueError as error:
+            raise CheckpointDamagedError(f"the state's history is not that of a run ({error})") from error
+        untold = sorted(set(progress.drawn()) - set(sources))
+        if untold:
+            raise CheckpointDamagedError(f"the state says nothing of {', '.join(map(repr, untold))}, drawn from before")
+        self._check_past(progress)
+        progress = progress.resized(self.options.seq_len, self.plan.lattice)
+        progress.check_rest(self.plan)
+        self._sets.update(opened)
+        self._former = {**self._former, **sources}
+        return replace(progress, skips=state.skips)
+
+    def at(self, position: int, state: RunState | None = None) -> MixtureProgress:
+        """See `Run`."""
+        progress = self.progress if state is None else self.read(state)
+        ahead = position - progress.position
+        if ahead >= 0:
+            return progress.advanced(ahead // progress.seq_len, self.plan)
+        before = traced(self.plan.lattice, progress.lengths, progress.stages, position)
+        return before.resized(self.options.seq_len, self.plan.lattice)
+
+    def _name_of(self, found: Mapping[str, Any]) -> str:
+        """The source that a state of one set is of."""
+        for name, each in self.sets.items():
+            if each.matches(found):
+                return name
+        near = [name for name, each in self.sets.items() if each.identity.fingerprint == found.get("fingerprint")]
+        if near:
+            each = self.sets[near[0]]
+            raise CheckpointMismatchError(
+                "the checkpoint is of another run: "
+                + "; ".join(each.as_in(found).identity.differences(found, near[0]))
+                + _ANOTHER_RUN
+            )
+        raise CheckpointMismatchError(
+            "the checkpoint is of a run of one set, and none of the sources "
+            f"{', '.join(map(repr, self.sets))} holds these files; add it to the sources"
+        )
+
+    def _check_past(self, progress: MixtureProgress) -> None:
+        """Refuse a schedule whose past is not what was run."""
+        begun = -(-progress.row // BLOCK)
+        planned = _merged([(block, weights) for block, _, weights in self.plan.scheduled(progress) if block < begun])
+        run = [stage for stage in progress.stages if stage.by != "exhausted" and stage.block < begun]
+        scheduled = _merged([(stage.block, stage.weights) for stage in run if stage.by == "schedule"])
+        everything = _merged([(stage.block, stage.weights) for stage in run])
+        if planned in (scheduled, everything) or not begun:
+            return
+
+        def shown(stages: list[tuple[int, Weights]]) -> str:
+            return ", ".join(
+                f"({progress.position_of(block * BLOCK) * self.options.lanes}, {shown_weights(weights)!r})"
+                for block, weights in stages
+            )
+
+        following = self.plan.schedule[-1][1]
+        following_token = progress.position_of(begun * BLOCK) * self.options.lanes
+        raise CheckpointMismatchError(
+            f"the run was drawn by [{shown(scheduled)}] so far, and by weights it would have been "
+            f"[{shown(planned)}]. What was drawn cannot change: keep it, and add what is new as a stage, "
+            f"weights=[{shown(scheduled)}, ({following_token}, {shown_weights(following)!r})]"
+        )
+
+    # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def stats(self) -> dict[str, dict[str, float]]:
+        """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is."""
+        lanes = self.options.lanes
+        found: dict[str, dict[str, float]] = {}
+        for name in sorted({*self.names, *self.progress.drawn()}):
+            had = self.progress.had(name, self.plan.lattice, 0, lanes)
+            tokens = had * lanes if isinstance(had, int) else int(had.sum())
+            found[name] = {"tokens": tokens}
+            opened = self._sets.get(name)
+            if isinstance(opened, OpenSet):
+                found[name]["epochs"] = tokens / opened.config.order.total
+        return found
+
+    @property
+    def indexes(self) -> dict[str, DatasetIndex]:
+        """The indexes of the sources that are open."""
+        return {name: each.config.index for name, each in self.sets.items()}
+
+
+def _merged(stages: list[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
+    """Without stages that change nothing."""
+    kept: list[tuple[int, Weights]] = []
+    for block, weights in stages:
+        while kept and kept[-1][0] == block:
+            kept.pop()
+        if not kept or kept[-1][1] != weights:
+            kept.append((block, weights))
+    return kept
+
+
+def _of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
+    """An error that also names the source it is of."""
+    if isinstance(error, ConfigError):
+        return ConfigError(f"source {name!r}: {error}")
+    error.args = (f"source {name!r}: {error}", *error.args[1:])
+    return error

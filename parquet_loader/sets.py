@@ -1,0 +1,237 @@
+"""The sets of a loader: `Component`, one source of a mixture, and `OpenSet`, what its files turn out to be.
+
+source ──► storage ──► index ──► order ──► EngineConfig        and the identity that a state keeps of it
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from .checkpoint import SetIdentity
+from .engine.config import EngineConfig
+from .errors import ConfigError, DataError
+from .formats.parquet import PARQUET
+from .index.build import index_storage
+from .index.index import DatasetIndex
+from .index.pinned import PinnedStorage
+from .options import IndexLike, LoaderOptions, check_type, integer
+from .order.order import Order, lane_range
+from .storage.opening import Source, is_local, open_storage
+
+__all__ = ["Component", "OpenSet", "open_set"]
+
+_REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the network could carry meanwhile
+# What `window=None` aims at: a window of a set alone, and of each source of a mixture, all of which are held together.
+_ALONE_TOKENS = 64_000_000
+_MIXED_TOKENS = 16_000_000
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class Component:
+    """One source of a mixture, where there is more to say than where it lies.
+
+    What is None is as for the whole loader.
+
+    Attributes:
+        source: a folder, a file, a glob, a list of them; local or any fsspec URL. The one argument without a name.
+        column: the token column.
+        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has.
+        max_epochs: how often it may be read; None for no end. See ``exhausted`` of `ParquetLoader`.
+        window: row groups that are shuffled together.
+        storage_options: for the fsspec filesystem of a URL.
+        index: a `DatasetIndex` of it, or the path of a saved one.
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
+
+    source: Source
+    column: str | None = None
+    eos_id: int | Literal["loader"] | None = "loader"
+    max_epochs: int | None = None
+    window: int | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold secrets
+    index: IndexLike | None = None
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        column: str | None = None,
+        eos_id: int | Literal["loader"] | None = "loader",
+        max_epochs: int | None = None,
+        window: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        index: IndexLike | None = None,
+    ) -> None:
+        if eos_id is not None and eos_id != "loader":
+            eos_id = integer("eos_id", eos_id, 0)
+        values = {
+            "source": source,
+            "column": column,
+            "eos_id": eos_id,
+            "max_epochs": None if max_epochs is None else integer("max_epochs", max_epochs, 1),
+            "window": None if window is None else integer("window", window, 1),
+            "storage_options": storage_options,
+            "index": index,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        check_type("column", column, str, type(None))
+        check_type("storage_options", storage_options, Mapping, type(None))
+        check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenSet:
+    """A set that has been looked at.
+
+    Attributes:
+        config: what an engine needs of it.
+        window_given: whether its window was asked for, and not chosen here.
+        max_epochs: how often it may be read; None for no end.
+    """
+
+    config: EngineConfig
+    window_given: bool
+    max_epochs: int | None = None
+
+    @property
+    def identity(self) -> SetIdentity:
+        """What a state keeps of it."""
+        index, order = self.config.index, self.config.order
+        return SetIdentity(
+            fingerprint=index.fingerprint,
+            files=len(index.files),
+            row_groups=len(index),
+            tokens=order.total,
+            column=index.column,
+            window=order.window,
+            eos_id=self.config.eos_id,
+            shuffle=order.shuffle,
+        )
+
+    def as_in(self, found: Mapping[str, Any]) -> OpenSet:
+        """The set with the window that a state has of it, if none was asked for here."""
+        window = found.get("window")
+        if self.window_given or type(window) is not int or window < 1:
+            return self
+        return replace(self, config=replace(self.config, order=replace_window(self.config.order, window)))
+
+    def matches(self, found: Mapping[str, Any]) -> bool:
+        """Whether it is the set that a state tells of."""
+        return not self.as_in(found).identity.differences(found)
+
+
+def replace_window(order: Order, window: int) -> Order:
+    """The order with another window."""
+    if order.window == window:
+        return order
+    return Order(
+        group_tokens=order.group_tokens, lanes=order.lanes, window=window, seed=order.seed, shuffle=order.shuffle
+    )
+
+
+def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool) -> OpenSet:
+    """Look at a set.
+
+    Args:
+        source: where it lies, and what is particular about it.
+        options: of the loader.
+        mixed: whether it is one source of several.
+
+    Raises:
+        ConfigError, StorageError, DataError: as `ParquetLoader`.
+    """
+    part = source if isinstance(source, Component) else Component(source, index=None if mixed else options.index)
+    column = part.column if part.column is not None else options.column
+    eos_id = options.eos_id if part.eos_id == "loader" else part.eos_id
+    if eos_id is not None and eos_id >= options.bound:
+        raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
+    dtype, threads = np.dtype(options.dtype), options.threads
+    assert threads is not None
+    storage_options = part.storage_options
+    if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
+        storage_options = options.storage_options
+    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds)
+    if part.index is None:
+        index = index_storage(storage, column=column, cache_dir=options.cache_dir, budget_bytes=options.budget_bytes)
+    else:
+        saved = None
+        index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
+        if not isinstance(index, DatasetIndex):
+            saved = os.fspath(index)
+            index = DatasetIndex.load(index)
+        storage = PinnedStorage(storage, index, PARQUET, saved)
+    if column is not None and index.column != column:
+        raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
+    _check_ids(index, options.bound)
+    held_dtype = _held_dtype(index, dtype, options.bound, eos_id)
+    group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
+    total = int(group_tokens.sum())
+    if not total:
+        shown = storage.identity.replace("\n", ", ")
+        raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
+    window = part.window if part.window is not None else options.window
+    wanted = _MIXED_TOKENS if mixed else _ALONE_TOKENS
+    first, last = lane_range(options.rank, options.world_size, options.lanes)
+    return OpenSet(
+        config=EngineConfig(
+            index=index,
+            format=PARQUET,
+            storage=storage,
+            order=Order(
+                group_tokens=group_tokens,
+                lanes=options.lanes,
+                window=window if window is not None else max(1, round(wanted * len(index) / total)),
+                seed=options.seed,
+                shuffle=options.shuffle,
+            ),
+            first=first,
+            last=last,
+            dtype=dtype,
+            held_dtype=held_dtype,
+            bound=min(options.bound, int(np.iinfo(held_dtype).max) + 1),
+            eos_id=eos_id,
+            threads=threads,
+            requests=options.requests or (_REMOTE_REQUESTS if storage.is_remote else threads),
+            budget_bytes=options.budget_bytes,
+            epochs=options.epochs,
+        ),
+        window_given=window is not None,
+        max_epochs=part.max_epochs,
+    )
+
+
+def _held_dtype(
+    index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
+) -> np.dtype[np.integer]:
+    """Two bytes a token where vocab_size or the footers' statistics promise that they do; decoding checks it."""
+    narrow = np.dtype(np.uint16)
+    room = np.iinfo(narrow).max + 1
+    known = (index.max_id >= 0) | (index.tokens == 0)
+    fits = bound <= room or bool((known & (index.max_id < room)).all())
+    return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
+
+
+def _check_ids(index: DatasetIndex, bound: int) -> None:
+    """Refuse ids that the footers' statistics show to be out of range, before a byte of data is read."""
+    wrong = np.flatnonzero((index.max_id >= bound) | (index.min_id < 0))
+    if not len(wrong):
+        return
+    group = int(wrong[0])
+    chunk = index.chunk(group)
+    number = int(index.min_id[group]) if index.min_id[group] < 0 else int(index.max_id[group])
+    others = f", and {len(wrong) - 1:,} more row groups have such" if len(wrong) > 1 else ""
+    raise DataError(
+        f"has token id {number} by its statistics, outside [0, {bound}){others}; check vocab_size, dtype and the "
+        "tokenizer that wrote the files",
+        path=chunk.path,
+        row_group=chunk.row_group,
+        column=index.column,
+    )
