@@ -306,9 +306,31 @@ def test_every_order_that_is_trained_on_has_the_same_rows(tmp_path: Path) -> Non
     assert rows.shape == shuffled.shape
     assert not np.array_equal(rows, shuffled)
     assert sorted(rows.reshape(-1, 17).tolist()) == sorted(shuffled.reshape(-1, 17).tolist())
-    validation = training.in_rows(text.validation, 17)
-    losses = [training.trained(rows[:4], validation, seed) for seed in (1, 1, 2)]
-    assert losses[0] == losses[1] != losses[2]
+
+
+def test_training_depends_on_the_rows_and_the_seed_alone() -> None:
+    # Takes a second or two: an optimizer's first step imports much of PyTorch.
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("tokenizers")
+    import quality_training as training
+
+    rows = np.arange(3 * 2 * 9).reshape(3, 2, 9)
+    validation = training.in_rows(list(range(50)), 9)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several wait for each other where cores are busy
+    first, again, others, reversed_rows = (
+        training.trained(*given)
+        for given in (
+            (rows, validation, 1),
+            (rows, validation, 1),
+            (rows, validation, 2),
+            (rows[::-1].copy(), validation, 1),
+        )
+    )
+    torch.set_num_threads(threads)
+    assert validation.shape == (5, 9)
+    assert first == again
+    assert len({first, others, reversed_rows}) == 3
 
 
 def test_differences_of_losses_are_those_of_one_seed() -> None:

@@ -177,7 +177,9 @@ def number(value: float | None) -> str:
     """A cell of a table: three digits or so."""
     if value is None:
         return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    if float(value).is_integer() or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def table(head: str, columns: dict[str, Measures]) -> str:
