@@ -184,10 +184,10 @@ def test_distances_of_rows(known: Known, found: tuple[Any, Any]) -> None:
     uniform = np.random.default_rng(0).random((20_000, lanes))
     apart = np.abs(uniform[:, :, None] - uniform[:, None]) + 9 * np.eye(lanes)
     measured = measures(*found)
-    assert measured["two rows of a batch: distance in the set, of a full shuffle's"] == pytest.approx(
+    assert measured["two rows of a batch: how far apart in the set (full shuffle: 1)"] == pytest.approx(
         np.mean(pairs) / np.mean(apart[apart < 9]), rel=0.02
     )
-    assert measured["a row and the nearest of its batch: distance, of a full shuffle's"] == pytest.approx(
+    assert measured["a row and the nearest one of its batch: how far apart (full shuffle: 1)"] == pytest.approx(
         np.mean(nearest) / np.mean(apart.min(axis=2)), rel=0.02
     )
 
@@ -240,8 +240,10 @@ def test_a_full_shuffle_is_what_distances_are_measured_by() -> None:
 
     documents = Documents(lengths=np.full(4_000, 16), groups=np.arange(0, 4_001, 100))
     measured = measures(fixed_rows(documents, seq_len=16, lanes=20, steps=200), documents)
-    assert measured["two rows of a batch: distance in the set, of a full shuffle's"] == pytest.approx(1, abs=0.03)
-    assert measured["a row and the nearest of its batch: distance, of a full shuffle's"] == pytest.approx(1, abs=0.03)
+    assert measured["two rows of a batch: how far apart in the set (full shuffle: 1)"] == pytest.approx(1, abs=0.03)
+    assert measured["a row and the nearest one of its batch: how far apart (full shuffle: 1)"] == pytest.approx(
+        1, abs=0.03
+    )
     assert measured["a batch is as mixed as so many independent rows"] == pytest.approx(20, rel=0.1)
 
 

@@ -91,8 +91,10 @@ def _mixture(rows: Rows, documents: Documents) -> Measures:
         "a batch is as mixed as so many independent rows": independent_rows(rows, documents),
     }
     if rows.lanes > 1:
-        found["two rows of a batch: distance in the set, of a full shuffle's"] = _pair_distance(rows, documents)
-        found["a row and the nearest of its batch: distance, of a full shuffle's"] = _nearest_distance(rows, documents)
+        found["two rows of a batch: how far apart in the set (full shuffle: 1)"] = _pair_distance(rows, documents)
+        found["a row and the nearest one of its batch: how far apart (full shuffle: 1)"] = _nearest_distance(
+            rows, documents
+        )
     return found
 
 
