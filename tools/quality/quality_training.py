@@ -178,7 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, documents in TEXTS.items():
         with tempfile.TemporaryDirectory() as folder:
             text = tokenized(documents(), Path(folder), options.row_groups)
-            blocks += [f"{name}, of {text.mean:,.0f} tokens in the mean:", report(compare(text, options))]
+            blocks += [
+                f"{name}, of {text.mean:,.0f} tokens in the mean, {options.seeds} seeds:",
+                report(compare(text, options)),
+            ]
     print("\n\n".join(blocks))
     if options.write_docs:
         write_docs("training", "\n" + "\n\n".join(blocks) + "\n")
