@@ -168,14 +168,14 @@ def read_state(state: Mapping[str, Any]) -> RunState:
         stages = tuple(Stage(_count(block), _weights(weights), str(by)) for block, weights, by in history["stages"])
         begins = [begin for begin, _ in lengths]
         blocks = [stage.block for stage in stages]
-        if begins[:1] != [0] or any(low >= high for low, high in pairwise(begins)) or begins[-1] > position:
-            raise ValueError(f"rows cannot have had lengths from {begins} on")
-        if any(low > high for low, high in pairwise(blocks)) or blocks[:1] not in ([], [0]):
-            raise ValueError(f"stages cannot have begun with blocks {blocks}")
-        if not all(isinstance(each, dict) for each in sources.values()):
-            raise ValueError("its sources are no sets")
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamagedError(f"the state's history or sources are not those of a run ({error!r})") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamagedError(f"the state's history is not that of a run: {_shortened(error)}") from error
+    if begins[:1] != [0] or any(low >= high for low, high in pairwise(begins)) or begins[-1] > position:
+        raise CheckpointDamagedError(f"no run has had rows of other lengths from {_shortened(begins)} on")
+    if any(low > high for low, high in pairwise(blocks)) or blocks[:1] not in ([], [0]):
+        raise CheckpointDamagedError(f"no run has had stages from blocks {_shortened(blocks)} on")
+    if not all(isinstance(each, dict) for each in sources.values()):
+        raise CheckpointDamagedError(f"the state's sources are no sets: {_shortened(state['sources'])}")
     return RunState(
         position=position, lengths=lengths, skips=skips, stages=stages, seed=seed, lanes=lanes, sources=sources
     )

@@ -276,7 +276,8 @@ class ParquetLoader:
         own = self._options.rank, self._options.world_size
         if rank is not None and (rank, world_size) != own:
             raise CheckpointMismatchError(
-                f"this is the part of rank {rank} of {world_size}, and this loader is rank {own[0]} of {own[1]}; merge the parts of all ranks with merge_checkpoints, then any number can resume"
+                f"this is the part of rank {rank} of {world_size}, and this loader is rank {own[0]} of {own[1]}; "
+                "merge the parts of all ranks with merge_checkpoints, then any number can resume"
             )
         self.load_state_dict(state)
 
@@ -435,7 +436,7 @@ def _check_budgets(run: MixtureRun) -> None:
         return
     largest = max(needs, key=lambda name: needs[name])
     raise ConfigError(
-        f"budget_bytes {run.options.budget_bytes:,} is too small for a window of each of {len(configs)} sources on this "
-        f"rank; give at least {needed:,}. {largest!r} asks for most, {needs[largest]:,} with a window of "
+        f"budget_bytes {run.options.budget_bytes:,} is too small for a window of each of {len(configs)} sources on "
+        f"this rank; give at least {needed:,}. {largest!r} asks for most, {needs[largest]:,} with a window of "
         f"{configs[largest].order.window} row groups; in a new run give it a smaller one"
     )

@@ -9,6 +9,7 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -355,7 +356,7 @@ class MixtureRun(Run):
             raise ConfigError(f"a schedule is a list of (token, shares), not {weights!r}")
         tokens = [token for token, _ in stages]
         whole = all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in tokens)
-        if not whole or tokens[0] != 0 or any(low >= high for low, high in zip(tokens, tokens[1:], strict=False)):
+        if not whole or tokens[0] != 0 or any(low >= high for low, high in pairwise(tokens)):
             raise ConfigError(f"the stages of weights must begin at token 0 and rise, not at {tokens}")
         schedule = tuple((int(token), self._weights(shares)) for token, shares in stages)
         for name, _ in schedule[-1][1]:
@@ -432,7 +433,7 @@ class MixtureRun(Run):
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
-            self._mixer = Mixer(self.configs, progress, self.plan, self.names, self.options.overlap, self.counters)
+            self._mixer = Mixer(self.configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
@@ -511,12 +512,7 @@ class MixtureRun(Run):
         if not state.is_mixture:
             name = self._name_of(sources[ONLY])
             stages, sources = (Stage(0, ((name, 1),)),), {name: sources[ONLY]}
-        opened = {name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources}
-        differences = self._differences(state)
-        for name, each in opened.items():
-            differences += each.identity.differences(sources[name], name)
-        if differences:
-            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
+        self._check_identities(state, self.sets, sources)
         try:
             progress = traced(self.plan.lattice, state.lengths, stages, state.position)
         except ValueError as error:
@@ -525,11 +521,26 @@ class MixtureRun(Run):
         if untold:
             raise CheckpointDamagedError(f"the state says nothing of {', '.join(map(repr, untold))}, drawn from before")
         self._check_past(progress)
+        # What only `reweight` had brought in is opened now.
+        further = {name: self._open(name) for name in self._needed(progress) if name not in self.sets}
+        self._check_identities(state, further, sources)
+        self._sets.update({name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources})
+        if further:
+            self._plan_for(self.plan.schedule)
         progress = progress.resized(self.options.seq_len, self.plan.lattice)
         progress.check_rest(self.plan)
-        self._sets.update(opened)
         self._former = {**self._former, **sources}
         return replace(progress, skips=state.skips)
+
+    def _check_identities(
+        self, state: RunState, sets: Mapping[str, OpenSet], sources: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        differences = self._differences(state)
+        for name, each in sets.items():
+            if name in sources:
+                differences += each.as_in(sources[name]).identity.differences(sources[name], name)
+        if differences:
+            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
 
     def at(self, position: int, state: RunState | None = None) -> MixtureProgress:
         """See `Run`."""
@@ -561,12 +572,15 @@ class MixtureRun(Run):
     def _check_past(self, progress: MixtureProgress) -> None:
         """Refuse a schedule whose past is not what was run."""
         begun = -(-progress.row // BLOCK)
-        planned = _merged([(block, weights) for block, _, weights in self.plan.scheduled(progress) if block < begun])
         run = [stage for stage in progress.stages if stage.by != "exhausted" and stage.block < begun]
-        scheduled = _merged([(stage.block, stage.weights) for stage in run if stage.by == "schedule"])
         everything = _merged([(stage.block, stage.weights) for stage in run])
-        if planned in (scheduled, everything) or not begun:
+        plan = {block: weights for block, _, weights in self.plan.scheduled(progress) if block < begun}
+        planned = _merged(list(plan.items()))
+        # A run that was reweighted comes to no stage that begins with the same block, or changes nothing any more.
+        reweighted = {stage.block: stage.weights for stage in run if stage.by == "reweight"}
+        if everything in (planned, _merged(sorted({**plan, **reweighted}.items()))) or not begun:
             return
+        scheduled = [(stage.block, stage.weights) for stage in run if stage.by == "schedule" or not stage.block]
 
         def shown(stages: list[tuple[int, Weights]]) -> str:
             return ", ".join(

@@ -15,7 +15,7 @@ def philox_permutation(count: int, seed: int, epoch: int, lane: int, window: int
     return sorted(range(count), key=lambda place: int(words[place]))  # Python's sort is stable
 
 
-def lane_streams(
+def lane_texts(
     groups: Sequence[RowGroup],
     *,
     lanes: int,
@@ -25,15 +25,17 @@ def lane_streams(
     epochs: int,
     eos_id: int | None = None,
     begins: list[set[int]] | None = None,
+    windows: list[tuple[int, int, int, int]] | None = None,
 ) -> list[list[int]]:
-    """The tokens that each lane receives in the first epochs.
+    """The text of each lane in the first epochs: its slices in a row, before the steps of windows are permuted.
 
-    Where `begins` has an empty set for each lane, the positions at which documents and fragments begin are put there.
+    Where `begins` has an empty set for each lane, the places at which documents and fragments begin are put there; and
+    in `windows` each window: (epoch, number in it, tokens before it, tokens before the next one).
     """
     groups = [group for group in groups if group]
     if eos_id is not None:
         groups = [[[*document, eos_id] for document in group] for group in groups]
-    streams: list[list[int]] = [[] for _ in range(lanes)]
+    texts: list[list[int]] = [[] for _ in range(lanes)]
     received = 0
     for epoch in range(epochs):
         order = philox_permutation(len(groups), seed, epoch, 0, 0, 0) if shuffle else list(range(len(groups)))
@@ -54,8 +56,58 @@ def lane_streams(
                     permuted = philox_permutation(len(fragments), seed, epoch, lane, number, 1)
                 for place in permuted:
                     if begins is not None:
-                        begins[lane].add(len(streams[lane]))
-                    streams[lane] += fragments[place]
+                        begins[lane].add(len(texts[lane]))
+                    texts[lane] += fragments[place]
             assert not any(documents)
+            if windows is not None:
+                windows.append((epoch, number, received, after))
             received = after
-    return streams
+    return texts
+
+
+def places_in_text(
+    windows: Sequence[tuple[int, int, int, int]],
+    *,
+    lanes: int,
+    seed: int,
+    shuffle: bool,
+    lengths: Sequence[tuple[int, int]],
+) -> list[int]:
+    """Where in the lanes' texts the token lies that comes at each position, as far as all lanes have text.
+
+    `lengths` are the tokens of a row, from which position on.
+    """
+    places = list(range(windows[-1][3] // lanes))
+    for epoch, number, before, after in windows if shuffle else []:
+        # The length of the first row that reaches into the window.
+        length = next(length for begin, length in reversed(lengths) if begin <= before // lanes)
+        blocks = [
+            block
+            for block in range(before // lanes // length, after // lanes // length + 1)
+            # Every lane has all of it, and a token more.
+            if all((before + lane) // lanes <= block * length for lane in range(lanes))
+            and all((block + 1) * length < (after + lane) // lanes for lane in range(lanes))
+        ]
+        for block, place in zip(blocks, philox_permutation(len(blocks), seed, epoch, 0, number, 2), strict=True):
+            text = blocks[place] * length
+            places[block * length : (block + 1) * length] = range(text, text + length)
+    return places
+
+
+def lane_streams(
+    groups: Sequence[RowGroup],
+    *,
+    seq_len: int,
+    lanes: int,
+    window: int,
+    seed: int,
+    shuffle: bool,
+    epochs: int,
+    eos_id: int | None = None,
+) -> list[list[int]]:
+    """The tokens that each lane delivers in the first epochs, in rows of one length."""
+    windows: list[tuple[int, int, int, int]] = []
+    order = {"lanes": lanes, "seed": seed, "shuffle": shuffle}
+    texts = lane_texts(groups, window=window, epochs=epochs, eos_id=eos_id, windows=windows, **order)
+    places = places_in_text(windows, lengths=[(0, seq_len)], **order)
+    return [[text[place] for place in places] for text in texts]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import lane_streams
+from reference import lane_texts, places_in_text
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import ConfigError, ParquetLoader
@@ -80,7 +80,9 @@ def test_batches_have_the_documents_of_the_files(
     folder = write_set(tmp_path_factory.mktemp("set"), files)
     begins: list[set[int]] = [set() for _ in range(lanes)]
     groups = [group for file in files for group in file]
-    lane_streams(groups, lanes=lanes, window=2, seed=seed, shuffle=True, epochs=3, begins=begins)
+    windows: list[tuple[int, int, int, int]] = []
+    lane_texts(groups, lanes=lanes, window=2, seed=seed, shuffle=True, epochs=3, begins=begins, windows=windows)
+    text = places_in_text(windows, lanes=lanes, seed=seed, shuffle=True, lengths=[(0, seq_len)])
     options = {"seq_len": seq_len, "lanes": lanes, "window": 2, "seed": seed, "overlap": overlap, "threads": 1}
     with (
         ParquetLoader(folder, **options) as loader,
@@ -93,14 +95,9 @@ def test_batches_have_the_documents_of_the_files(
         ) as dataset,
     ):
         for step, (batch, item) in enumerate(zip(loader, dataset, strict=True)):
-            starts = [
-                [
-                    place - step * seq_len
-                    for place in range(step * seq_len, (step + 1) * seq_len + overlap)
-                    if place in lane
-                ]
-                for lane in begins
-            ]
+            here = text[step * seq_len : (step + 1) * seq_len]
+            here += [here[-1] + 1] * overlap
+            starts = [[column for column, place in enumerate(here) if place in lane] for lane in begins]
             positions = [places(row, seq_len) for row in starts]
             documents = batch.documents(seq_len)
             assert documents.position_ids().tolist() == item["position_ids"].tolist() == positions

@@ -156,8 +156,8 @@ class MixturePlan:
     overlap: int = 0
 
     def scheduled(self, progress: Progress) -> list[tuple[int, int, Weights]]:
-        """The schedule by blocks: (first block, the token it is scheduled for, weights) of each stage, for the lengths of
-        rows that a run has had and has now.
+        """The schedule by blocks, for the lengths of rows that a run has had and has now: (first block, the token it is
+        scheduled for, weights) of each stage.
 
         A stage begins with the first block at or after its token.
         """
@@ -434,7 +434,7 @@ def _exhausted(short: list[str], left: Weights, stage: Stage, token: int, redist
         )
     ways = ["raise max_epochs"]
     if left:
-        ways.append(f"add the stage ({token}, {shown_weights(left)!r}) to weights")
+        ways.append(f"have the stage ({token}, {shown_weights(left)!r}) in weights")
         ways.append("give exhausted='redistribute'")
     return SourceExhaustedError(
         f"{names} would be repeated more than max_epochs allows from token {token:,} of the run on; "

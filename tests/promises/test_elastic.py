@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import lane_streams
+from reference import lane_texts, places_in_text
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import DatasetIndex, ParquetLoader, build_index, merge_checkpoints
@@ -35,11 +35,6 @@ def folder(groups, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def index(folder: Path) -> DatasetIndex:
     return build_index(folder)
-
-
-@pytest.fixture(scope="module")
-def streams(groups) -> list[list[int]]:
-    return lane_streams([group for file in groups for group in file], epochs=8, shuffle=True, **ORDER)
 
 
 def ranks_of(folder: Path, world_size: int, **options) -> list[ParquetLoader]:
@@ -100,29 +95,42 @@ def test_weights_make_the_mean_over_ranks_the_mean_over_rows(folder, world_size:
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_a_run_that_changes_world_size_and_seq_len_consumes_the_same_streams(folder, index, streams, data) -> None:
-    length = min(map(len, streams))
-    delivered = [[] for _ in range(LANES)]
-    whole = None
+def test_a_run_that_changes_world_size_and_seq_len_is_the_one_of_the_reference(folder, index, groups, data) -> None:
+    begins: list[set[int]] = [set() for _ in range(LANES)]
+    windows: list[tuple[int, int, int, int]] = []
+    all_groups = [group for file in groups for group in file]
+    texts = lane_texts(all_groups, epochs=8, shuffle=True, begins=begins, windows=windows, **ORDER)
+    rows, lengths, starts = [], [], []
+    position, whole = 0, None
     for _ in range(data.draw(st.integers(2, 6))):
         world_size = data.draw(st.sampled_from([1, 2, 3, 4, 8]))
         seq_len = data.draw(st.integers(1, 60))
-        options = dict(index=index, seq_len=seq_len, overlap=data.draw(st.integers(0, 1)))
-        loaders = ranks_of(folder, world_size, **options)
+        overlap = data.draw(st.integers(0, 1))
+        loaders = ranks_of(folder, world_size, index=index, seq_len=seq_len, overlap=overlap)
+        lengths.append((position, seq_len))
         with contextlib.ExitStack() as stack:  # hypothesis gives up some examples half-way
             for loader in loaders:
                 stack.enter_context(loader)
                 if whole is not None:
                     loader.resume(whole)
             for _ in range(data.draw(st.integers(0, 6))):
-                for lane, row in enumerate(global_batch(loaders)):
-                    delivered[lane] += row[:seq_len].tolist()
+                batches = [next(iter(loader)) for loader in loaders]
+                rows.append((position, seq_len, overlap, np.concatenate([batch.tokens for batch in batches])))
+                found = [batch.document_starts() for batch in batches]
+                starts.append([c[s[i] : s[i + 1]].tolist() for s, c in found for i in range(len(s) - 1)])
+                position += seq_len
             parts = [loader.checkpoint() for loader in loaders]
         whole = merge_checkpoints(parts[::-1])
-    consumed = len(delivered[0])
-    assert consumed <= length
-    for lane in range(LANES):
-        assert delivered[lane] == streams[lane][:consumed]
+    places = places_in_text(windows, lanes=LANES, seed=ORDER["seed"], shuffle=True, lengths=lengths)
+    for (position, seq_len, overlap, tokens), columns in zip(rows, starts, strict=True):
+        here = places[position : position + seq_len]
+        here += [here[-1] + 1] * overlap
+        assert tokens.tolist() == [[text[place] for place in here] for text in texts]
+        # Where pieces of other steps are joined, another document's, or another part of one, begins.
+        joined = {column for column in range(1, len(here)) if here[column] != here[column - 1] + 1}
+        for lane in range(LANES):
+            begun = {column for column, place in enumerate(here) if place in begins[lane]}
+            assert columns[lane] == sorted(begun | joined)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])

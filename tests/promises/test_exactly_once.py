@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import lane_streams
+from reference import lane_streams, lane_texts, places_in_text
 from unique_sets import RowGroup, token_count, unique_groups, write_set
 
 from parquet_loader import ParquetLoader
@@ -82,6 +82,7 @@ def test_the_lanes_are_the_ones_of_the_reference(
             delivered = streams_of(loader, seq_len, EPOCHS)
     expected = lane_streams(
         all_groups(groups),
+        seq_len=seq_len,
         lanes=lanes,
         window=window,
         seed=seed,
@@ -114,7 +115,9 @@ def test_after_whole_epochs_every_token_came_as_often_as_there_were_epochs(
 
 
 @given(**{name: strategy for name, strategy in CONFIG.items() if name not in {"eos", "overlap", "seq_len", "shuffle"}})
-def test_documents_stay_whole_but_for_cuts_and_slices_are_stretches(files, lanes, window, seed, threads) -> None:
+def test_documents_stay_whole_in_the_text_but_for_cuts_and_slices_are_stretches(
+    files, lanes, window, seed, threads
+) -> None:
     groups = unique_groups(files)
     total = token_count(groups)
     document_of = np.empty(total, np.int64)
@@ -129,8 +132,13 @@ def test_documents_stay_whole_but_for_cuts_and_slices_are_stretches(files, lanes
         write_set(Path(folder), groups)
         with ParquetLoader(folder, seq_len=16, lanes=lanes, window=window, seed=seed, threads=threads) as loader:
             due = -(-total // lanes)  # of the lane that receives the most of the epoch
-            streams = np.concatenate([next(iter(loader)).tokens for _ in range(0, due, 16)], axis=1)
+            delivered = np.concatenate([next(iter(loader)).tokens for _ in range(0, due, 16)], axis=1)
             order = loader._order
+    streams = delivered.copy()  # the texts: steps back in their places
+    for found in itertools.takewhile(lambda found: found.epoch == 0, order.windows(0, lanes - 1)):
+        blocks = order.step_blocks(found, 16)
+        for block, text in enumerate(blocks.texts.tolist(), blocks.first):
+            streams[:, text * 16 : (text + 1) * 16] = delivered[:, block * 16 : (block + 1) * 16]
     before = 0
     for number, first in enumerate(range(0, len(order.group_tokens), window)):
         places = order.group_order(0)[first : first + window]
@@ -161,7 +169,7 @@ def test_one_huge_row_group_and_many_tiny_ones_make_one_set(tmp_path: Path) -> N
     write_set(tmp_path, groups)
     with ParquetLoader(tmp_path, seq_len=128, lanes=6, window=16, seed=1) as loader:
         delivered = streams_of(loader, 128, 2)
-    expected = lane_streams(all_groups(groups), lanes=6, window=16, seed=1, shuffle=True, epochs=3)
+    expected = lane_streams(all_groups(groups), seq_len=128, lanes=6, window=16, seed=1, shuffle=True, epochs=3)
     for lane in range(6):
         assert delivered[lane].tolist() == expected[lane][: delivered.shape[1]]
 
@@ -174,25 +182,27 @@ def test_how_lanes_are_cut_together_changes_nothing(tmp_path: Path, monkeypatch,
     monkeypatch.setattr(slices_module, "BAND_TOKENS", band_tokens)
     with ParquetLoader(tmp_path, seq_len=16, lanes=7, window=4, seed=2) as loader:
         delivered = streams_of(loader, 16, 2)
-    expected = lane_streams(all_groups(groups), lanes=7, window=4, seed=2, shuffle=True, epochs=3)
+    expected = lane_streams(all_groups(groups), seq_len=16, lanes=7, window=4, seed=2, shuffle=True, epochs=3)
     for lane in range(7):
         assert delivered[lane].tolist() == expected[lane][: delivered.shape[1]]
 
 
-def test_overlapping_rows_begin_with_the_last_token_of_the_rows_before(tmp_path: Path) -> None:
+@settings(max_examples=60)
+@given(seq_len=st.integers(1, 12), lanes=st.integers(1, 4), window=st.integers(1, 3), shuffle=st.booleans())
+def test_overlapping_rows_end_with_the_token_that_follows_in_the_text(seq_len, lanes, window, shuffle) -> None:
     rng = np.random.default_rng(5)
-    groups = unique_groups([[rng.integers(0, 30, 12).tolist() for _ in range(5)] for _ in range(3)])
-    write_set(tmp_path, groups)
-    options = dict(seq_len=10, lanes=3, window=2, seed=9)
-    with ParquetLoader(tmp_path, **options) as plain, ParquetLoader(tmp_path, overlap=1, **options) as overlapping:
-        stream = streams_of(plain, 10, 3)
-        rows = []
-        while overlapping.epoch < 2:
-            rows += [batch.tokens for batch in overlapping]
-    assert len(rows) > 10
+    groups = unique_groups([[rng.integers(0, 30, 8).tolist() for _ in range(3)] for _ in range(2)])
+    order = dict(lanes=lanes, window=window, seed=9, shuffle=shuffle)
+    windows: list[tuple[int, int, int, int]] = []
+    texts = lane_texts(all_groups(groups), epochs=4, windows=windows, **order)
+    places = places_in_text(windows, lanes=lanes, seed=9, shuffle=shuffle, lengths=[(0, seq_len)])
+    with TemporaryDirectory() as folder:
+        write_set(Path(folder), groups)
+        with ParquetLoader(folder, seq_len=seq_len, overlap=1, threads=1, **order) as loader:
+            rows = [next(iter(loader)).tokens for _ in range(2 * token_count(groups) // (lanes * seq_len))]
     for number, row in enumerate(rows):
-        assert row.shape == (3, 11)
-        assert row.tolist() == stream[:, number * 10 : number * 10 + 11].tolist()
+        here = places[number * seq_len : (number + 1) * seq_len]
+        assert row.tolist() == [[text[place] for place in [*here, here[-1] + 1]] for text in texts]
 
 
 def test_a_batch_is_a_whole_array_of_the_callers_own(tmp_path: Path) -> None:
@@ -225,8 +235,10 @@ def test_document_starts_are_where_documents_and_fragments_begin(
     order = dict(lanes=lanes, window=window, seed=seed, shuffle=shuffle, eos_id=2**31 - 1 if eos else None)
     length = 2 * token_count(groups) // lanes + 2 * seq_len + 2
     begins: list[set[int]] = [set() for _ in range(lanes)]
-    lane_streams(all_groups(groups), epochs=3 + length * lanes // token_count(groups), begins=begins, **order)
-    sorted_begins = [np.array(sorted(places), np.int64) for places in begins]
+    windows: list[tuple[int, int, int, int]] = []
+    epochs = 3 + length * lanes // token_count(groups)
+    lane_texts(all_groups(groups), epochs=epochs, begins=begins, windows=windows, **order)
+    places = places_in_text(windows, lanes=lanes, seed=seed, shuffle=shuffle, lengths=[(0, seq_len)])
     with TemporaryDirectory() as folder:
         write_set(Path(folder), groups)
         with ParquetLoader(folder, seq_len=seq_len, overlap=overlap, threads=threads, **order) as loader:
@@ -234,5 +246,6 @@ def test_document_starts_are_where_documents_and_fragments_begin(
                 splits, columns = next(iter(loader)).document_starts()
                 for lane in range(lanes):
                     found = columns[splits[lane] : splits[lane + 1]].tolist()
-                    first, end = sorted_begins[lane].searchsorted([position, position + seq_len + overlap])
-                    assert found == (sorted_begins[lane][first:end] - position).tolist()
+                    here = places[position : position + seq_len]
+                    here += [here[-1] + 1] * overlap
+                    assert found == [column for column, place in enumerate(here) if place in begins[lane]]
