@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .blocks import IntArray, TokenArray
-from .checkpoint import ONLY, RunState, state_of
+from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.engine import Engine
 from .engine.mixer import Mixer, Picked
@@ -76,6 +76,7 @@ class Run:
         self.counters = counters
         self.engine: Engine | None = None
         self.peak_bytes = 0
+        self._texts: tuple[tuple[object, ...], str, str] | None = None
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
@@ -126,15 +127,25 @@ class Run:
         self.stop()
         self.progress = skipped
 
-    def identities(self) -> Mapping[str, Mapping[str, Any]]:
-        """What states keep of each set."""
+    def identities(self, progress: Any) -> Mapping[str, Mapping[str, Any]]:
+        """What states at a place keep of each set."""
         raise NotImplementedError
 
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
         """The state here, or at another place."""
+        here = progress or self.progress
+        # Every batch has a state, and its texts hardly ever change.
+        key = here.lengths, here.skips, getattr(here, "stages", None), self._begun(here)
+        if self._texts is None or any(one is not other for one, other in zip(self._texts[0], key, strict=True)):
+            self._texts = key, history_text(here), sources_text(self.identities(here))
+        _, history, sources = self._texts
         return state_of(
-            progress or self.progress, seed=self.options.seed, lanes=self.options.lanes, sources=self.identities()
+            here.position, seed=self.options.seed, lanes=self.options.lanes, history=history, sources=sources
         )
+
+    def _begun(self, progress: Any) -> bool:
+        """Whether all stages that there are have begun."""
+        return True
 
     def read(self, state: RunState) -> Progress:
         """The progress that a state tells of, with rows of this run's length from there on.
@@ -199,7 +210,7 @@ class SetRun(Run):
         """Run on a set."""
         self.set = opened
         self.order = opened.config.order
-        self._identities = {ONLY: asdict(opened.identity)}
+        self._texts = None
         self.finish = None
         if self.options.epochs is not None:
             self.finish = finish_of(
@@ -256,9 +267,9 @@ class SetRun(Run):
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
 
-    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+    def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
-        return self._identities
+        return {ONLY: asdict(self.set.identity)}
 
     def read(self, state: RunState) -> Progress:
         """See `Run`."""
@@ -381,6 +392,7 @@ class MixtureRun(Run):
 
     def _plan_for(self, schedule: tuple[tuple[int, Weights], ...]) -> None:
         lanes = self.options.lanes
+        self._all_tokens = max(1, sum(each.config.order.total for each in self.sets.values()))
         self.plan = MixturePlan(
             lattice=Lattice(seed=self.options.seed, lanes=lanes),
             schedule=schedule,
@@ -411,18 +423,19 @@ class MixtureRun(Run):
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
-        """See `Run`."""
-        opened = self.sets
-        return {name: opened[name].config for name in self._needed(self.progress) if name in opened}
+        """See `Run`. Without sources of an earlier stage that are gone: whoever takes rows there is told."""
+        found = {}
+        for name in self._needed(self.progress):
+            if not isinstance(self._sets.get(name), ParquetLoaderError):
+                found[name] = self._open(name).config
+        return found
 
     # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def epoch(self) -> int:
         """Passes over as many tokens as all sources hold."""
-        return (
-            self.progress.position * self.options.lanes // sum(each.config.order.total for each in self.sets.values())
-        )
+        return self.progress.position * self.options.lanes // self._all_tokens
 
     def _take(self) -> Rows:
         entered = self.progress.entered(self.plan)
@@ -497,22 +510,16 @@ class MixtureRun(Run):
 
     # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+    def identities(self, progress: MixtureProgress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
-        return self._identities_of(self.progress)
-
-    def state(self, progress: Progress | None = None) -> dict[str, Any]:
-        """See `Run`."""
-        here = cast(MixtureProgress, progress or self.progress)
-        return state_of(here, seed=self.options.seed, lanes=self.options.lanes, sources=self._identities_of(here))
-
-    def _identities_of(self, progress: MixtureProgress) -> dict[str, Mapping[str, Any]]:
-        found = {}
         for name in progress.drawn():
             if name not in self._former:
                 self._former[name] = asdict(self._open(name).identity)
-            found[name] = self._former[name]
-        return found
+        return {name: self._former[name] for name in progress.drawn()}
+
+    def _begun(self, progress: MixtureProgress) -> bool:
+        """See `Run`."""
+        return not progress.stages or progress.stages[-1].block * BLOCK < progress.row
 
     def read(self, state: RunState) -> MixtureProgress:
         """See `Run`."""

@@ -205,7 +205,7 @@ class Mixer:
         for low, high in pairwise(borders):
             code, lanes = int(ordered[low]), order[low:high]
             sheet = self._sheet(block, code)
-            out[lanes] = sheet.tokens[lanes]
+            out[lanes] = sheet.tokens.take(lanes, axis=0)
             picks.append((sheet.origins, lanes))
             if self._last_rows[code] == row:
                 del self._sheets[code]

@@ -259,11 +259,11 @@ class MixtureProgress(Progress):
             return self
         progress = self
         block, token = self.block, self.position * plan.lattice.lanes
-        known = [stage for stage in self.stages if stage.by != "exhausted"]
-        if not known or known[-1].block < block:  # else it was reweighted from this block on, or entered before
+        known = next((stage for stage in reversed(self.stages) if stage.by != "exhausted"), None)
+        if known is None or known.block < block:  # else it was reweighted from this block on, or entered before
             before = self.position_of(self.row - BLOCK) * plan.lattice.lanes if self.row else -1
             begun = [weights for begin, weights in plan.schedule if before < begin <= token]
-            if begun and (not known or known[-1].weights != begun[-1]):
+            if begun and (known is None or known.weights != begun[-1]):
                 progress = replace(self, stages=(*self.stages, Stage(block, begun[-1])))
         while short := [name for name, _ in progress.quotas if not progress._lasts(name, 1, plan)]:
             stage = progress.stage_of(block)
@@ -395,8 +395,10 @@ class MixtureProgress(Progress):
     def _lasts(self, name: str, blocks: int, plan: MixturePlan) -> bool:
         """Whether a source has enough for so many blocks of this stage."""
         limit = plan.limits.get(name)
+        if limit is None:
+            return True
         rows = self._rows_of_blocks(blocks).get(name, 0)
-        if limit is None or not rows:
+        if not rows:
             return True
         had = self.had(name, plan.lattice, 0, plan.lattice.lanes)
         farthest = had if isinstance(had, int) else int(had.max())
