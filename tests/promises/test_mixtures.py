@@ -151,8 +151,8 @@ class Mixture:
         drawn = [name for stage in self.model.stages[-1:] for name, _ in stage.weights]
         coming = [name for begin, shares in self.schedule if begin > self.model.seen for name in shares]
         now = {*drawn, *coming, *(name for name, _ in self.model.reweighted or ())}
-        if self.rng.random() < 0.5:
-            self.gone = {name for name in self.names if name not in now and name not in self.schedule[-1][1]}
+        over = {name for name in self.names if name not in now and name not in self.schedule[-1][1]}
+        self.gone = over if self.rng.random() < 0.5 else set()
 
 
 def asked_for(error: ConfigError) -> int:
