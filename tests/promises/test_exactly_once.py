@@ -115,7 +115,9 @@ def test_after_whole_epochs_every_token_came_as_often_as_there_were_epochs(
 
 
 @given(**{name: strategy for name, strategy in CONFIG.items() if name not in {"eos", "overlap", "seq_len", "shuffle"}})
-def test_documents_stay_whole_in_the_text_but_for_cuts_and_slices_are_stretches(files, lanes, window, seed, threads) -> None:
+def test_documents_stay_whole_in_the_text_but_for_cuts_and_slices_are_stretches(
+    files, lanes, window, seed, threads
+) -> None:
     groups = unique_groups(files)
     total = token_count(groups)
     document_of = np.empty(total, np.int64)
