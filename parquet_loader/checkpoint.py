@@ -13,7 +13,6 @@ difference is refused.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -23,19 +22,21 @@ from typing import Any
 from .container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from .errors import CheckpointDamagedError, CheckpointMismatchError
 from .order.mixture import Weights
-from .order.progress import Changes, Progress, Stage
+from .order.progress import Changes, MixtureProgress, Progress, Stage
 
 __all__ = [
     "ONLY",
     "STATE_VERSION",
     "RunState",
     "SetIdentity",
+    "history_text",
     "integer_of",
     "merge_checkpoints",
     "open_checkpoint",
     "plain",
     "read_state",
     "seal_checkpoint",
+    "sources_text",
     "state_of",
 ]
 
@@ -104,34 +105,39 @@ class RunState:
         return ONLY not in self.sources
 
 
-def state_of(progress: Progress, *, seed: int, lanes: int, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def state_of(position: int, *, seed: int, lanes: int, history: str, sources: str) -> dict[str, Any]:
     """The state of a run: plain values, a fresh dict.
 
     All of them are numbers and text, in a run of whatever sources and history: checkpointing libraries load into the
     state that a fresh loader has, and turn lists and dicts into something of their own.
+
+    Args:
+        position: tokens consumed per lane.
+        seed, lanes: of the run.
+        history: see `history_text`.
+        sources: see `sources_text`.
     """
     return {
         "version": STATE_VERSION,
-        "position": progress.position,
+        "position": position,
         "seed": seed,
         "lanes": lanes,
-        "history": _history(progress.lengths, progress.skips, getattr(progress, "stages", ())),
-        "sources": _sources(tuple((name, tuple(each.items())) for name, each in sources.items())),
+        "history": history,
+        "sources": sources,
     }
 
 
-# Every batch has a state, and these hardly ever change.
-
-
-@functools.lru_cache(maxsize=64)
-def _history(lengths: Changes, skips: tuple[tuple[int, int], ...], stages: tuple[Stage, ...]) -> str:
+def history_text(progress: Progress) -> str:
+    """How a run came where it is, as JSON."""
+    stages = progress.stages if isinstance(progress, MixtureProgress) else ()
     shown = [[stage.block, dict(stage.weights), stage.by] for stage in stages]
-    return json.dumps({"lengths": lengths, "skips": skips, "stages": shown}, separators=(",", ":"))
+    history = {"lengths": progress.lengths, "skips": progress.skips, "stages": shown}
+    return json.dumps(history, separators=(",", ":"))
 
 
-@functools.lru_cache(maxsize=64)
-def _sources(sources: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> str:
-    return json.dumps({name: dict(fields) for name, fields in sources}, separators=(",", ":"))
+def sources_text(sources: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a state keeps of each set, as JSON."""
+    return json.dumps(sources, separators=(",", ":"))
 
 
 def read_state(state: Mapping[str, Any]) -> RunState:
@@ -168,14 +174,14 @@ def read_state(state: Mapping[str, Any]) -> RunState:
         stages = tuple(Stage(_count(block), _weights(weights), str(by)) for block, weights, by in history["stages"])
         begins = [begin for begin, _ in lengths]
         blocks = [stage.block for stage in stages]
-        if begins[:1] != [0] or any(low >= high for low, high in pairwise(begins)) or begins[-1] > position:
-            raise ValueError(f"rows cannot have had lengths from {begins} on")
-        if any(low > high for low, high in pairwise(blocks)) or blocks[:1] not in ([], [0]):
-            raise ValueError(f"stages cannot have begun with blocks {blocks}")
-        if not all(isinstance(each, dict) for each in sources.values()):
-            raise ValueError("its sources are no sets")
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamagedError(f"the state's history or sources are not those of a run ({error!r})") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamagedError(f"the state's history is not that of a run: {_shortened(error)}") from error
+    if begins[:1] != [0] or any(low >= high for low, high in pairwise(begins)) or begins[-1] > position:
+        raise CheckpointDamagedError(f"no run has had rows of other lengths from {_shortened(begins)} on")
+    if any(low > high for low, high in pairwise(blocks)) or blocks[:1] not in ([], [0]):
+        raise CheckpointDamagedError(f"no run has had stages from blocks {_shortened(blocks)} on")
+    if not all(isinstance(each, dict) for each in sources.values()):
+        raise CheckpointDamagedError(f"the state's sources are no sets: {_shortened(state['sources'])}")
     return RunState(
         position=position, lengths=lengths, skips=skips, stages=stages, seed=seed, lanes=lanes, sources=sources
     )

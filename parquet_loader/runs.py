@@ -5,22 +5,30 @@ Each knows where it is (`progress`), makes an engine there when rows are asked f
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .blocks import IntArray, TokenArray
-from .checkpoint import ONLY, RunState, state_of
+from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.engine import Engine
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
-from .errors import CheckpointDamagedError, CheckpointMismatchError, ConfigError, ParquetLoaderError
+from .errors import (
+    CheckpointDamagedError,
+    CheckpointMismatchError,
+    ConfigError,
+    ParquetLoaderError,
+    SourceExhaustedError,
+)
 from .index.index import DatasetIndex
 from .options import LoaderOptions
 from .order.ending import finish_of
@@ -68,6 +76,7 @@ class Run:
         self.counters = counters
         self.engine: Engine | None = None
         self.peak_bytes = 0
+        self._texts: tuple[tuple[object, ...], str, str] | None = None
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
@@ -118,15 +127,25 @@ class Run:
         self.stop()
         self.progress = skipped
 
-    def identities(self) -> Mapping[str, Mapping[str, Any]]:
-        """What states keep of each set."""
+    def identities(self, progress: Any) -> Mapping[str, Mapping[str, Any]]:
+        """What states at a place keep of each set."""
         raise NotImplementedError
 
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
         """The state here, or at another place."""
+        here = progress or self.progress
+        # Every batch has a state, and its texts hardly ever change.
+        key = here.lengths, here.skips, getattr(here, "stages", None), self._begun(here)
+        if self._texts is None or any(one is not other for one, other in zip(self._texts[0], key, strict=True)):
+            self._texts = key, history_text(here), sources_text(self.identities(here))
+        _, history, sources = self._texts
         return state_of(
-            progress or self.progress, seed=self.options.seed, lanes=self.options.lanes, sources=self.identities()
+            here.position, seed=self.options.seed, lanes=self.options.lanes, history=history, sources=sources
         )
+
+    def _begun(self, progress: Any) -> bool:
+        """Whether all stages that there are have begun."""
+        return True
 
     def read(self, state: RunState) -> Progress:
         """The progress that a state tells of, with rows of this run's length from there on.
@@ -191,7 +210,7 @@ class SetRun(Run):
         """Run on a set."""
         self.set = opened
         self.order = opened.config.order
-        self._identities = {ONLY: asdict(opened.identity)}
+        self._texts = None
         self.finish = None
         if self.options.epochs is not None:
             self.finish = finish_of(
@@ -248,9 +267,9 @@ class SetRun(Run):
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
 
-    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+    def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
-        return self._identities
+        return {ONLY: asdict(self.set.identity)}
 
     def read(self, state: RunState) -> Progress:
         """See `Run`."""
@@ -355,7 +374,7 @@ class MixtureRun(Run):
             raise ConfigError(f"a schedule is a list of (token, shares), not {weights!r}")
         tokens = [token for token, _ in stages]
         whole = all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in tokens)
-        if not whole or tokens[0] != 0 or any(low >= high for low, high in zip(tokens, tokens[1:], strict=False)):
+        if not whole or tokens[0] != 0 or any(low >= high for low, high in pairwise(tokens)):
             raise ConfigError(f"the stages of weights must begin at token 0 and rise, not at {tokens}")
         schedule = tuple((int(token), self._weights(shares)) for token, shares in stages)
         for name, _ in schedule[-1][1]:
@@ -373,6 +392,7 @@ class MixtureRun(Run):
 
     def _plan_for(self, schedule: tuple[tuple[int, Weights], ...]) -> None:
         lanes = self.options.lanes
+        self._all_tokens = max(1, sum(each.config.order.total for each in self.sets.values()))
         self.plan = MixturePlan(
             lattice=Lattice(seed=self.options.seed, lanes=lanes),
             schedule=schedule,
@@ -392,6 +412,8 @@ class MixtureRun(Run):
 
     def _needed(self, progress: MixtureProgress) -> list[str]:
         """The sources that are drawn from now on, by name."""
+        with contextlib.suppress(SourceExhaustedError):  # whoever comes there is told
+            progress = progress.entered(self.plan)
         block = progress.block
         now = progress.stage_of(block)
         coming = [now.weights] if now is not None else []
@@ -413,9 +435,7 @@ class MixtureRun(Run):
     @property
     def epoch(self) -> int:
         """Passes over as many tokens as all sources hold."""
-        return (
-            self.progress.position * self.options.lanes // sum(each.config.order.total for each in self.sets.values())
-        )
+        return self.progress.position * self.options.lanes // self._all_tokens
 
     def _take(self) -> Rows:
         entered = self.progress.entered(self.plan)
@@ -432,9 +452,9 @@ class MixtureRun(Run):
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
-            for name in self._needed(progress):
-                self._open(name)
-            self._mixer = Mixer(self.configs, progress, self.plan, self.names, self.options.overlap, self.counters)
+            # One that is not open could not be, which a stage that is over does not mind.
+            configs = {name: self._open(name).config for name in self._needed(progress)}
+            self._mixer = Mixer(configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
@@ -490,22 +510,16 @@ class MixtureRun(Run):
 
     # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+    def identities(self, progress: MixtureProgress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
-        return self._identities_of(self.progress)
-
-    def state(self, progress: Progress | None = None) -> dict[str, Any]:
-        """See `Run`."""
-        here = cast(MixtureProgress, progress or self.progress)
-        return state_of(here, seed=self.options.seed, lanes=self.options.lanes, sources=self._identities_of(here))
-
-    def _identities_of(self, progress: MixtureProgress) -> dict[str, Mapping[str, Any]]:
-        found = {}
         for name in progress.drawn():
             if name not in self._former:
                 self._former[name] = asdict(self._open(name).identity)
-            found[name] = self._former[name]
-        return found
+        return {name: self._former[name] for name in progress.drawn()}
+
+    def _begun(self, progress: MixtureProgress) -> bool:
+        """See `Run`."""
+        return not progress.stages or progress.stages[-1].block * BLOCK < progress.row
 
     def read(self, state: RunState) -> MixtureProgress:
         """See `Run`."""
@@ -513,12 +527,7 @@ class MixtureRun(Run):
         if not state.is_mixture:
             name = self._name_of(sources[ONLY])
             stages, sources = (Stage(0, ((name, 1),)),), {name: sources[ONLY]}
-        opened = {name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources}
-        differences = self._differences(state)
-        for name, each in opened.items():
-            differences += each.identity.differences(sources[name], name)
-        if differences:
-            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
+        self._check_identities(state, self.sets, sources)
         try:
             progress = traced(self.plan.lattice, state.lengths, stages, state.position)
         except ValueError as error:
@@ -527,11 +536,26 @@ class MixtureRun(Run):
         if untold:
             raise CheckpointDamagedError(f"the state says nothing of {', '.join(map(repr, untold))}, drawn from before")
         self._check_past(progress)
+        # What only `reweight` had brought in is opened now.
+        further = {name: self._open(name) for name in self._needed(progress) if name not in self.sets}
+        self._check_identities(state, further, sources)
+        self._sets.update({name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources})
+        if further:
+            self._plan_for(self.plan.schedule)
         progress = progress.resized(self.options.seq_len, self.plan.lattice)
         progress.check_rest(self.plan)
-        self._sets.update(opened)
         self._former = {**self._former, **sources}
         return replace(progress, skips=state.skips)
+
+    def _check_identities(
+        self, state: RunState, sets: Mapping[str, OpenSet], sources: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        differences = self._differences(state)
+        for name, each in sets.items():
+            if name in sources:
+                differences += each.as_in(sources[name]).identity.differences(sources[name], name)
+        if differences:
+            raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
 
     def at(self, position: int, state: RunState | None = None) -> MixtureProgress:
         """See `Run`."""
@@ -564,19 +588,14 @@ class MixtureRun(Run):
         """Refuse a schedule whose past is not what was run."""
         begun = -(-progress.row // BLOCK)
         run = [stage for stage in progress.stages if stage.by != "exhausted" and stage.block < begun]
-        # A stage that was to begin with the block from which on the run was reweighted has not begun.
-        reweighted = {stage.block for stage in run if stage.by == "reweight"}
-        planned = _merged(
-            [
-                (block, weights)
-                for block, _, weights in self.plan.scheduled(progress)
-                if block < begun and block not in reweighted
-            ]
-        )
-        scheduled = _merged([(stage.block, stage.weights) for stage in run if stage.by == "schedule"])
         everything = _merged([(stage.block, stage.weights) for stage in run])
-        if planned in (scheduled, everything) or not begun:
+        plan = {block: weights for block, _, weights in self.plan.scheduled(progress) if block < begun}
+        planned = _merged(list(plan.items()))
+        # A run that was reweighted comes to no stage that begins with the same block, or changes nothing any more.
+        reweighted = {stage.block: stage.weights for stage in run if stage.by == "reweight"}
+        if everything in (planned, _merged(sorted({**plan, **reweighted}.items()))) or not begun:
             return
+        scheduled = [(stage.block, stage.weights) for stage in run if stage.by == "schedule" or not stage.block]
 
         def shown(stages: list[tuple[int, Weights]]) -> str:
             return ", ".join(

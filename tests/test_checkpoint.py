@@ -112,10 +112,10 @@ def test_a_merge_refuses_what_is_merged_already(folder: Path) -> None:
 def test_another_version_of_the_format_is_refused_by_name(folder: Path) -> None:
     with ParquetLoader(folder, **OPTIONS) as loader:
         state = loader.state_dict()
-        later = seal_container("checkpoint", 2, {"state": state, "rank": None, "world_size": 1})
-        with pytest.raises(CheckpointMismatchError, match="format version 2, and this release reads version 1"):
+        later = seal_container("checkpoint", 3, {"state": state, "rank": None, "world_size": 1})
+        with pytest.raises(CheckpointMismatchError, match="format version 3, and this release reads version 2"):
             loader.resume(later)
-        with pytest.raises(CheckpointMismatchError, match="format version 2"):
+        with pytest.raises(CheckpointMismatchError, match="format version 3"):
             merge_checkpoints([later])
         with pytest.raises(CheckpointMismatchError, match="version 7"):
             loader.resume(seal_checkpoint({**state, "version": 7}, None, 1))
@@ -145,7 +145,7 @@ def test_what_is_no_checkpoint_is_refused_as_such(folder: Path, data) -> None:
         loader.resume(data)
 
 
-@pytest.mark.parametrize("state", [{}, None, [], {"version": 1}, {"position": 3}, "x"])
+@pytest.mark.parametrize("state", [{}, None, [], {"version": 2}, {"position": 3}, "x"])
 def test_what_is_no_state_is_refused_as_such(folder: Path, state) -> None:
     with ParquetLoader(folder, **OPTIONS) as loader, pytest.raises(CheckpointDamagedError):
         loader.load_state_dict(state)
@@ -218,19 +218,20 @@ def test_every_difference_is_named_at_once(folder: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_zero_and_false_are_not_taken_for_each_other(folder: Path) -> None:
+@pytest.mark.parametrize(("name", "value"), [("seed", True), ("seed", -1), ("lanes", 0), ("lanes", 4.0)])
+def test_a_seed_or_lanes_that_no_run_has_are_refused(folder: Path, name: str, value: object) -> None:
     with (
         ParquetLoader(folder, **{**OPTIONS, "seed": 1}) as loader,
-        pytest.raises(CheckpointMismatchError, match="seed"),
+        pytest.raises(CheckpointDamagedError, match=f"{name} .* {value!r}"),
     ):
-        loader.load_state_dict({**loader.state_dict(), "seed": True})
+        loader.load_state_dict({**loader.state_dict(), name: value})
 
 
 def test_a_checkpoint_is_small_and_readable_by_any_msgpack(folder: Path) -> None:
     part = parts_of(folder, 1)[0]
     assert len(part) < 1000
     magic, kind, version, digest, body = msgpack.unpackb(part)
-    assert (magic, kind, version, len(digest)) == ("parquet_loader", "checkpoint", 1, 32)
+    assert (magic, kind, version, len(digest)) == ("parquet_loader", "checkpoint", 2, 32)
     payload = msgpack.unpackb(body)
     assert payload["rank"] == 0 and payload["world_size"] == 1
     assert payload["state"]["position"] == 3 * 16

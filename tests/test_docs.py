@@ -40,11 +40,11 @@ def test_every_test_and_module_that_is_named_exists(path: Path) -> None:
         assert (ROOT / target).exists(), target
 
 
-def test_the_picture_of_the_order_is_the_one_that_the_order_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["order", "mixture"])
+def test_the_pictures_of_the_order_are_those_that_the_order_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    import draw_order
-
-    assert "\n".join(draw_order.draw()) in (ROOT / "docs" / "images" / "order.svg").read_text()
+    drawing = importlib.import_module(f"draw_{name}")
+    assert "\n".join(drawing.draw()) in (ROOT / "docs" / "images" / f"{name}.svg").read_text()
 
 
 def modules_with_examples() -> list[str]:

@@ -12,6 +12,7 @@ NAMES = [
     "CheckpointDamagedError",
     "CheckpointError",
     "CheckpointMismatchError",
+    "Component",
     "ConfigError",
     "DataError",
     "DatasetIndex",
@@ -22,15 +23,19 @@ NAMES = [
     "ParquetLoader",
     "ParquetLoaderError",
     "PathNotFoundError",
+    "SourceExhaustedError",
     "StorageError",
     "build_index",
     "merge_checkpoints",
+    "temperature_weights",
 ]
 
 LOADER_ARGUMENTS = {
     "seq_len": inspect.Parameter.empty,
     "lanes": inspect.Parameter.empty,
-    "window": 64,
+    "weights": None,
+    "exhausted": "raise",
+    "window": None,
     "seed": 0,
     "shuffle": True,
     "column": None,
@@ -101,5 +106,5 @@ def test_every_public_name_and_method_is_documented() -> None:
 
 def test_every_error_is_caught_by_the_root() -> None:
     errors = [value for name, value in vars(parquet_loader).items() if name.endswith("Error")]
-    assert len(errors) == 11
+    assert len(errors) == 12
     assert all(issubclass(error, ParquetLoaderError) for error in errors)

@@ -16,7 +16,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray, TokenBlock, append_eos
 from ..errors import LoaderClosedError
-from ..order.order import Window
+from ..order.order import Order, Window
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads
 from .pack import Packer, Taken, WindowCursor, WindowSlices
@@ -165,6 +165,7 @@ class Engine:
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
         dtypes: of each source's rows.
         counters: where what it does is counted.
+        reserved_bytes: of the budget, for whoever asks for rows.
 
     Attributes:
         pid: the process that its threads are in.
@@ -202,7 +203,15 @@ class Engine:
             rest=pa.default_memory_pool().release_unused,
         )
         self._packers: list[Packer] | None = [
-            _packer(self._prefetcher, self.budget, source, each, dtype, place)
+            Packer(
+                source.last - source.first,
+                dtype,
+                WindowCursor(
+                    _windows_of(self._prefetcher, place, source.order, each),
+                    functools.partial(self._prefetcher.ready, place),
+                    self.budget.release,
+                ),
+            )
             for place, (source, each, dtype) in enumerate(zip(sources, lengths, dtypes, strict=True))
         ]
 
@@ -227,15 +236,10 @@ class Engine:
         self._prefetcher.close()
 
 
-def _packer(
-    prefetcher: Prefetcher[tuple[_WindowJob, list[Slices]]],
-    budget: Budget,
-    source: EngineConfig,
-    lengths: Lengths,
-    dtype: np.dtype[np.integer],
-    place: int,
-) -> Packer:
-    """What makes a source's rows of its windows."""
+def _windows_of(
+    prefetcher: Prefetcher[tuple[_WindowJob, list[Slices]]], place: int, order: Order, lengths: Lengths
+) -> Callable[[], WindowSlices]:
+    """What gives a source's next window, when its last task has come out of the prefetcher. Keeps no engine alive."""
 
     def next_window() -> WindowSlices:
         results = prefetcher.take(place)
@@ -243,10 +247,9 @@ def _packer(
         bands = sorted((band for _, bands in results for band in bands), key=lambda band: band.first)
         window = job.plan.window
         length = lengths[bisect.bisect_right(lengths, window.before, key=lambda change: change[0]) - 1][1]
-        return WindowSlices.of(bands, job.plan.spans, source.order.step_blocks(window, length), job.slices_bytes)
+        return WindowSlices.of(bands, job.plan.spans, order.step_blocks(window, length), job.slices_bytes)
 
-    cursor = WindowCursor(next_window, functools.partial(prefetcher.ready, place), budget.release)
-    return Packer(source.last - source.first, dtype, cursor)
+    return next_window
 
 
 def _tasks(

@@ -1,7 +1,7 @@
 """The rows of a mixture, from those of its sources.
 
-A source gives the k-th row of a block to all lanes at once: a *sheet*, as if it were alone. Lanes need their k-th row of
-it at different steps, so sheets are kept until the last lane has taken its row; a batch is put together from them:
+A source gives the k-th row of a block to all lanes at once: a *sheet*, as if it were alone. Lanes need their k-th row
+of it at different steps, so sheets are kept until the last lane has taken its row; a batch is put together from them:
 
     source x, sheet 3        x3 x3 x3 x3       taken by lanes 0 and 2 at this step, kept for lanes 1 and 3
     source y, sheet 1        y1 y1 y1 y1       taken by lane 3 at this step
@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -97,7 +98,8 @@ class _Part:
 
     def positions(self, ordinal: int) -> IntArray:
         """Where the lanes' rows with an ordinal in the block begin; of lanes that have had it, where the next does."""
-        return self.begins + np.maximum(0, ordinal - self.before) * self.seq_len
+        ahead: IntArray = np.maximum(0, ordinal - self.before)
+        return self.begins + ahead * self.seq_len
 
     def ends(self, ordinal: int) -> IntArray | None:
         """Where the lanes end in that row, those that have had it before it begins; None where none has."""
@@ -147,7 +149,6 @@ class Mixer:
         progress: where it begins.
         plan: of the mixture.
         names: of the loader's sources; rows are told by their places in it.
-        overlap: tokens that rows hold beyond those that they advance by.
         counters: where what is done is counted.
 
     Attributes:
@@ -160,10 +161,11 @@ class Mixer:
         sources: Mapping[str, EngineConfig],
         progress: MixtureProgress,
         plan: MixturePlan,
+        *,
         names: Sequence[str],
-        overlap: int,
         counters: Counters,
     ) -> None:
+        overlap = plan.overlap
         self.names = frozenset(sources)
         self._places = {name: place for place, name in enumerate(sources)}
         self._names = {name: place for place, name in enumerate(names)}
@@ -174,7 +176,7 @@ class Mixer:
         columns = progress.seq_len + overlap
         self.engine = Engine(
             configs,
-            _demand(sources, progress, plan, overlap),
+            _demand(sources, progress, plan),
             lengths=[progress.length_of(name) for name in sources],
             dtypes=[config.held_dtype for config in configs],
             counters=counters,
@@ -200,13 +202,14 @@ class Mixer:
         ordered = codes[order]
         borders = [0, *((ordered[1:] != ordered[:-1]).nonzero()[0] + 1).tolist(), len(codes)]
         picks = []
-        for low, high in zip(borders[:-1], borders[1:], strict=True):
+        for low, high in pairwise(borders):
             code, lanes = int(ordered[low]), order[low:high]
             sheet = self._sheet(block, code)
-            out[lanes] = sheet.tokens[lanes]
+            out[lanes] = sheet.tokens.take(lanes, axis=0)
             picks.append((sheet.origins, lanes))
             if self._last_rows[code] == row:
                 del self._sheets[code]
+        sources: np.ndarray[tuple[int], np.dtype[np.int32]]
         sources = np.array([self._names[name] for name, _ in block.quotas], np.int32)[codes // BLOCK]
         return out, Picked(picks, len(out)), sources
 
@@ -242,7 +245,7 @@ class _Windows:
 
 
 def _demand(
-    sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan, overlap: int
+    sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan
 ) -> Iterator[tuple[int, Window]]:
     """The windows in the order in which `Mixer.rows` comes to need them, with the places of their sources."""
     places = {name: place for place, name in enumerate(sources)}
@@ -256,8 +259,10 @@ def _demand(
         needed: list[tuple[int, int, int, Window]] = []
         block: _Block | None = None
         for place, (name, quota) in enumerate(progress.quotas):
-            if not _comes_to_a_window(windows.get(name), progress, name, quota, overlap, plan, first, last):
-                continue
+            if name in windows:  # most blocks need no further window, and no closer look
+                had = np.max(progress.begins(name, plan.lattice, first, last))
+                if had + quota * progress.seq_len + plan.overlap <= windows[name].begins.min():
+                    continue
             if block is None:
                 block = _Block(progress, plan, first, last)
                 first_rows = block.sheet_rows(last=False)
@@ -266,7 +271,7 @@ def _demand(
                 windows[name] = _Windows(sources[name], part.positions(ordinal))
             coming = windows[name]
             while ordinal < quota:
-                stops = part.positions(ordinal) + part.seq_len + overlap
+                stops = part.positions(ordinal) + part.seq_len + plan.overlap
                 if ((stops > coming.begins) & (ordinal >= part.before)).any():
                     used = first_rows[place * BLOCK + ordinal : (place + 1) * BLOCK].min()
                     heapq.heappush(needed, (int(used), place, len(needed), coming.window))
@@ -277,20 +282,3 @@ def _demand(
             _, place, _, window = heapq.heappop(needed)
             yield places[progress.quotas[place][0]], window
         progress = progress.advanced(BLOCK - progress.row % BLOCK)
-
-
-def _comes_to_a_window(
-    coming: _Windows | None,
-    progress: MixtureProgress,
-    name: str,
-    quota: int,
-    overlap: int,
-    plan: MixturePlan,
-    first: int,
-    last: int,
-) -> bool:
-    """Whether rows of this block may need the next window of a source; most blocks need none, and no closer look."""
-    if coming is None:
-        return True
-    had = np.max(progress.begins(name, plan.lattice, first, last))
-    return bool(had + quota * progress.seq_len + overlap > coming.begins.min())

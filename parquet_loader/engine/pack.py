@@ -255,7 +255,7 @@ class Packer:
             window = self._cursor.window(place)
             for group in groups:
                 for column, text, tokens, joined in group.pieces(window.blocks, filled, seq_len):
-                    copied = _copy(out, group.lanes, column, text, tokens, window)
+                    copied = _copy(out, window, group.lanes, column=column, text=text, tokens=tokens)
                     cells += copied
                     if copied:
                         rows = self._lanes if group.lanes is None else len(group.lanes)
@@ -296,7 +296,7 @@ def _groups(positions: IntArray, stops: IntArray) -> list[_Group]:
     return [_Group((inverse == place).nonzero()[0], low, high) for place, (low, high) in found if low < high]
 
 
-def _copy(out: TokenArray, lanes: IntArray | None, column: int, text: int, tokens: int, window: WindowSlices) -> int:
+def _copy(out: TokenArray, window: WindowSlices, lanes: IntArray | None, *, column: int, text: int, tokens: int) -> int:
     """Copy the text ``[text, text + tokens)`` of some lanes, as far as a window has it, to their rows' columns from
     ``column`` on.
 

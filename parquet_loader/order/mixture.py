@@ -3,10 +3,13 @@
 Rows are dealt out in *blocks* of 64 rows a lane. A block has an integer quota for each source, from the nested floors
 
     left, rest = n, sum(weights)
-    for each source:  g = left - left * (rest - w) // rest;  left -= g;  rest -= w
+    for each source, the heaviest first:  g = left - left * (rest - w) // rest;  left -= g;  rest -= w
 
 of which the g's add up to n, and none falls as n rises: block m of a stage gets G(64 (m + 1)) - G(64 m) rows of each
-source. Nothing is carried from block to block, and the shares of a whole stage are exact but for a few rows a lane.
+source. Nothing is carried from block to block, and the shares of a whole stage are exact but for a few rows a lane:
+with S sources less than one row too many, and less than 1 + 1/2 + ... + 1/(S - 1) too few. The heaviest come first,
+since every source that has come rounds what is left for those after it: behind 99 tiny ones, a large one would begin
+with 99 rows too few.
 
 Within a block, row t of lane i has the slot
 
@@ -114,13 +117,13 @@ def rows_given(rows: int, weights: Sequence[int]) -> tuple[int, ...]:
     """How many of a stage's first rows of a lane are of each source (G): they add up to ``rows``, and none falls as
     ``rows`` rises.
     """
-    given = []
+    given = [0] * len(weights)
     left, rest = rows, sum(weights)
-    for weight in weights:
-        here = left - left * (rest - weight) // rest if rest else 0
-        given.append(here)
-        left -= here
-        rest -= weight
+    for place in sorted(range(len(weights)), key=lambda place: -weights[place]):  # of equals the first by name
+        after = left * (rest - weights[place]) // rest
+        given[place] = left - after
+        left = after
+        rest -= weights[place]
     return tuple(given)
 
 
@@ -164,7 +167,8 @@ class BlockTable:
 
     def counts(self, source: int, first: int, last: int) -> IntArray:
         """How many of the block's rows ``[first, last)`` are of a source, shape ``(lanes,)``."""
-        return (self.sources[first:last] == source).sum(axis=0, dtype=np.int64)
+        counts: IntArray = (self.sources[first:last] == source).sum(axis=0, dtype=np.int64)
+        return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,8 +156,8 @@ class MixturePlan:
     overlap: int = 0
 
     def scheduled(self, progress: Progress) -> list[tuple[int, int, Weights]]:
-        """The schedule by blocks: (first block, the token it is scheduled for, weights) of each stage, for the lengths of
-        rows that a run has had and has now.
+        """The schedule by blocks, for the lengths of rows that a run has had and has now: (first block, the token it is
+        scheduled for, weights) of each stage.
 
         A stage begins with the first block at or after its token.
         """
@@ -259,11 +259,11 @@ class MixtureProgress(Progress):
             return self
         progress = self
         block, token = self.block, self.position * plan.lattice.lanes
-        known = [stage for stage in self.stages if stage.by != "exhausted"]
-        if not known or known[-1].block < block:  # else it was reweighted from this block on, or entered before
+        known = next((stage for stage in reversed(self.stages) if stage.by != "exhausted"), None)
+        if known is None or known.block < block:  # else it was reweighted from this block on, or entered before
             before = self.position_of(self.row - BLOCK) * plan.lattice.lanes if self.row else -1
             begun = [weights for begin, weights in plan.schedule if before < begin <= token]
-            if begun and (not known or known[-1].by == "reweight" or known[-1].weights != begun[-1]):
+            if begun and (known is None or known.by == "reweight" or known.weights != begun[-1]):
                 progress = replace(self, stages=(*self.stages, Stage(block, begun[-1])))
         while short := [name for name, _ in progress.quotas if not progress._lasts(name, 1, plan)]:
             stage = progress.stage_of(block)
@@ -395,8 +395,10 @@ class MixtureProgress(Progress):
     def _lasts(self, name: str, blocks: int, plan: MixturePlan) -> bool:
         """Whether a source has enough for so many blocks of this stage."""
         limit = plan.limits.get(name)
+        if limit is None:
+            return True
         rows = self._rows_of_blocks(blocks).get(name, 0)
-        if limit is None or not rows:
+        if not rows:
             return True
         had = self.had(name, plan.lattice, 0, plan.lattice.lanes)
         farthest = had if isinstance(had, int) else int(had.max())
@@ -434,7 +436,7 @@ def _exhausted(short: list[str], left: Weights, stage: Stage, token: int, redist
         )
     ways = ["raise max_epochs"]
     if left:
-        ways.append(f"add the stage ({token}, {shown_weights(left)!r}) to weights")
+        ways.append(f"have the stage ({token}, {shown_weights(left)!r}) in weights")
         ways.append("give exhausted='redistribute'")
     return SourceExhaustedError(
         f"{names} would be repeated more than max_epochs allows from token {token:,} of the run on; "

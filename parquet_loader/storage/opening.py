@@ -70,9 +70,9 @@ def is_local(source: Source) -> bool:
     """Whether a source lies on a disk of this machine, all of it."""
     if isinstance(source, (str, os.PathLike)):
         return local_path(os.fsdecode(source)) is not None
-    return isinstance(source, Iterable) and all(
-        isinstance(each, (str, os.PathLike)) and is_local(each) for each in source
-    )
+    if isinstance(source, Storage) or not isinstance(source, Iterable):
+        return False
+    return all(isinstance(each, (str, os.PathLike)) and is_local(each) for each in source)
 
 
 def local_path(url: str) -> str | None:

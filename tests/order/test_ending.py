@@ -71,8 +71,11 @@ def test_the_last_rows_overlap_too_however_short(
 ) -> None:
     pq.write_table(pa.table({"tokens": [list(range(1, tokens + 1))]}), tmp_path / "a.parquet")
     options: dict[str, Any] = {"lanes": lanes, "seq_len": seq_len, "epochs": 2, "overlap": 1, "tail": tail}
-    alone = steps_of(str(tmp_path), 1, **options)
-    assert steps_of(str(tmp_path), lanes, **options) == alone
+    shuffled = steps_of(str(tmp_path), 1, **options)
+    assert steps_of(str(tmp_path), lanes, **options) == shuffled
+    alone = steps_of(str(tmp_path), 1, shuffle=False, **options)
+    assert steps_of(str(tmp_path), lanes, shuffle=False, **options) == alone
+    assert [list(map(len, rows)) for rows in shuffled] == [list(map(len, rows)) for rows in alone]
     for lane, rows in enumerate(zip(*alone, strict=True)):
         length = (2 * tokens + lane) // lanes
         stream = [token for row in rows for token in row[:seq_len]]

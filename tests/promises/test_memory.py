@@ -164,7 +164,7 @@ RUN = """
         while taken < take_bytes:
             for batch in loader:
                 if not taken:
-                    shared = loader._engine._windows._prefetcher._shared
+                    shared = loader._engine._prefetcher._shared
                     while shared.running or not shared.condition._waiters:
                         time.sleep(0.01)
                 taken += batch.tokens.nbytes

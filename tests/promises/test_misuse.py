@@ -118,7 +118,7 @@ def test_an_argument_of_a_wrong_kind_is_named_with_its_value(folder: Path, name:
 
 def test_numpys_booleans_are_booleans(folder: Path) -> None:
     with ParquetLoader(folder, shuffle=np.True_, uneven=np.False_, **OPTIONS) as loader:
-        assert loader.state_dict()["shuffle"] is True
+        assert '"shuffle":true' in loader.state_dict()["sources"]
 
 
 @pytest.mark.parametrize("position", [2**60, 2**62, 2**70])

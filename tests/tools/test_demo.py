@@ -15,6 +15,8 @@ import demo
 import demo_text
 import demo_train
 
+from parquet_loader.order.mixture import BLOCK
+
 
 @pytest.fixture
 def rows() -> demo.Rows:
@@ -96,7 +98,32 @@ def test_docstrings_of_modules_classes_and_functions_are_found() -> None:
 def test_documents_are_written_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_text, "topics", lambda: iter(["a topic\nin two lines"]))
     monkeypatch.setattr(demo_text, "modules", lambda: iter(['"""' + "A module that says what it is for. " * 2 + '"""']))
-    assert demo_text.write_text(tmp_path / "text") == {"topics": 1, "docstrings": 1, "modules": 1}
+    assert demo_text.write_text(tmp_path / "text") == {"prose": 2, "code": 1}
     texts = list(demo_text.read_text(tmp_path / "text"))
     assert len(texts) == 3
     assert "a topic\nin two lines" in texts
+    assert len(list(demo_text.read_text(tmp_path / "text" / "code"))) == 1
+
+
+def test_the_stage_changes_between_the_kills_at_the_border_of_a_block() -> None:
+    (_, (_, first), _), (_, (second, _), _), _ = demo.LEGS
+    step, over = divmod(demo.SECOND[0], demo.LANES * demo.SEQ_LEN)
+    assert not over
+    assert not step % BLOCK
+    assert first * demo.STEPS < step < second * demo.STEPS
+
+
+def test_tokens_are_counted_by_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "SEQ_LEN", 10)
+    assert demo.tokens_of({(0, 0): ["code:1", "code:1"], (0, 1): ["prose:2"], (1, 0): ["code:3"]}) == {
+        "code": 20,
+        "prose": 10,
+    }
+
+
+def test_losses_are_shown_of_all_rows_and_of_each_source() -> None:
+    training = demo.Training()
+    for step in range(30):
+        by = {"prose": 4.0} if step == 25 else {"code": 2.0, "prose": 4.0}
+        training.add({"step": step, "loss": 3.0, "by": by, "seconds": 1.0, "waited": 0.0})
+    assert "loss 3.00 → 3.00 → 3.00, of prose 4.00 → 4.00 → 4.00, of code 2.00 → 2.00 → 2.00" in str(training)

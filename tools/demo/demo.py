@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""The main job from end to end: text, tokens, training, and a killed run that goes on as if nothing had happened.
+"""The main job from end to end: text, tokens, training on a mixture, and a killed run that goes on as if nothing had
+happened.
 
-1. Collects documents that every Python installation carries, trains a tokenizer, and writes tokenized Parquet.
-2. Trains a small GPT on two processes, uninterrupted: the reference.
-3. Trains it again, and kills all processes with SIGKILL at a random moment. Goes on with four processes from the last
-   checkpoint, kills those as well, and ends with one.
-4. Compares every row of every batch of the two runs. They must be the same rows in the same order, and so must be
-   those that were read twice, because a kill fell between two checkpoints.
+1. Collects prose and code that every Python installation carries, trains a tokenizer, and writes a set of tokenized
+   Parquet of each.
+2. Trains a small GPT on two processes, uninterrupted: the reference. It reads more prose than code at first, and more
+   code than prose from the middle on.
+3. Trains it again, and kills all processes with SIGKILL at a random moment. Only then is the second stage decided on:
+   goes on with four processes from the last checkpoint and with the longer schedule, kills those as well, and ends with
+   one.
+4. Compares every row of every batch of the two runs. They must be the same rows of the same sources in the same order,
+   and so must be those that were read twice, because a kill fell between two checkpoints.
 
 It takes two cores a few minutes and needs no network. The training loop is in demo_train.py.
 """
@@ -23,6 +27,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,11 +48,15 @@ VOCAB_SIZE = 4096
 ROW_GROUP_TOKENS, FILE_TOKENS = 10_000, 100_000
 LANES, SEQ_LEN = 16, 128
 STEPS, CHECKPOINT_EVERY = 340, 20
-# The interrupted run: how many processes, and between which parts of all steps they are killed.
-LEGS = ((2, (0.30, 0.50)), (4, (0.60, 0.75)), (1, None))
+# From which token of the run on the sources have which shares. Stages begin with blocks of 64 steps.
+FIRST = (0, {"prose": 0.7, "code": 0.3})
+SECOND = (192 * LANES * SEQ_LEN, {"prose": 0.4, "code": 0.6})
+# The interrupted run: how many processes, between which parts of all steps they are killed, and the stages they know.
+LEGS = ((2, (0.30, 0.50), [FIRST]), (4, (0.60, 0.75), [FIRST, SECOND]), (1, None, [FIRST, SECOND]))
 
 Say = Callable[[str], None]
-Rows = dict[tuple[int, int], list[str]]  # by step and lane, a digest of the row for each time that it was read
+Stages = Sequence[tuple[int, Mapping[str, float]]]
+Rows = dict[tuple[int, int], list[str]]  # by step and lane, "source:digest" of the row for each time that it was read
 
 
 class DemoError(Exception):
@@ -57,32 +66,34 @@ class DemoError(Exception):
 # ── text to tokens ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def prepare(work: Path) -> int:
-    """Write text, tokenizer and tokenized Parquet to the work folder.
+def prepare(work: Path) -> dict[str, int]:
+    """Write text, tokenizer and two sets of tokenized Parquet to the work folder.
 
     Returns:
-        How many tokens there are.
+        How many tokens each set has.
     """
     with stage("text") as say:
         counts = write_text(work / "text")
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        say(f"{sum(counts.values()):,} documents of Python's own: {kinds}")
+        say("documents of Python's own: " + ", ".join(f"{count:,} of {kind}" for kind, count in counts.items()))
 
     with stage("tokenizer") as say:
         entries = train_tokenizer(read_text(work / "text"), VOCAB_SIZE, work / "tokenizer.json")
         say(f"byte-level BPE of {entries:,} entries")
 
+    tokens = {}
     with stage("parquet") as say:
-        command: list[object] = [sys.executable, TOOLS.parent / "pretokenize.py"]
-        command += ["--input", work / "text", "--text-column", "text", "--output", work / "tokens"]
-        command += ["--tokenizer", work / "tokenizer.json", "--append-eos"]
-        command += ["--row-group-tokens", ROW_GROUP_TOKENS, "--file-tokens", FILE_TOKENS]
-        done = subprocess.run(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            raise DemoError(f"pretokenize.py ended with status {done.returncode}")
-        index = build_index(str(work / "tokens"), cache_dir=work / "cache")
-        say(f"{index.total_tokens:,} tokens in {len(index)} row groups of {len(index.files)} files")
-    return index.total_tokens
+        for kind in counts:
+            command: list[object] = [sys.executable, TOOLS.parent / "pretokenize.py"]
+            command += ["--input", work / "text" / kind, "--text-column", "text", "--output", work / "tokens" / kind]
+            command += ["--tokenizer", work / "tokenizer.json", "--append-eos"]
+            command += ["--row-group-tokens", ROW_GROUP_TOKENS, "--file-tokens", FILE_TOKENS]
+            done = subprocess.run(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+            if done.returncode:
+                raise DemoError(f"pretokenize.py ended with status {done.returncode}")
+            index = build_index(str(work / "tokens" / kind), cache_dir=work / "cache")
+            tokens[kind] = index.total_tokens
+            say(f"{kind}: {index.total_tokens:,} tokens in {len(index)} row groups of {len(index.files)} files")
+    return tokens
 
 
 # ── training runs ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,36 +101,55 @@ def prepare(work: Path) -> int:
 
 @dataclass
 class Training:
-    """What demo_train.py reports: losses by step, and where its time went."""
+    """What demo_train.py reports: losses by step, those of the sources with a row in it too, and where time went."""
 
     losses: dict[int, float] = field(default_factory=dict)
+    by_source: dict[int, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     waited: float = 0.0
 
     def add(self, report: Mapping[str, Any]) -> None:
         """Add a step's report; of a step that is done again, the later one counts."""
         self.losses[report["step"]] = report["loss"]
+        self.by_source[report["step"]] = report["by"]
         self.seconds += report["seconds"]
         self.waited += report["waited"]
 
     def __str__(self) -> str:
-        losses = [self.losses[step] for step in sorted(self.losses)]
-        middle = len(losses) // 2
-        means = [sum(some) / len(some) for some in (losses[:1], losses[middle : middle + 10], losses[-10:])]
-        speed = len(losses) * LANES * SEQ_LEN / self.seconds
+        speed = len(self.losses) * LANES * SEQ_LEN / self.seconds
+        steps = sorted(self.losses)
+        middle = len(steps) // 2
+        ranges = (steps[:1], steps[middle : middle + 10], steps[-10:])
+        of_all = [[self.losses[step] for step in some] for some in ranges]
+        parts = [f"loss {_arrows(of_all)}"]
+        for name in sorted(FIRST[1], reverse=True):
+            found = [[self.by_source[step][name] for step in some if name in self.by_source[step]] for some in ranges]
+            parts.append(f"of {name} {_arrows(found)}")
         return (
-            f"loss {' → '.join(f'{mean:.2f}' for mean in means)}, {speed:,.0f} tokens/s, "
-            f"{self.waited / self.seconds:.1%} of it waiting for data"
+            f"{', '.join(parts)}; {speed:,.0f} tokens/s, {self.waited / self.seconds:.1%} of the time waiting for data"
         )
 
 
-def train(work: Path, name: str, ranks: int, training: Training, kill_at: tuple[int, float] | None = None) -> None:
+def _arrows(losses: Sequence[Sequence[float]]) -> str:
+    return " → ".join(f"{sum(some) / len(some):.2f}" for some in losses if some)
+
+
+def train(
+    work: Path,
+    name: str,
+    ranks: int,
+    stages: Stages,
+    training: Training,
+    *,
+    kill_at: tuple[int, float] | None = None,
+) -> None:
     """Train with torchrun from the last checkpoint of this name, if there is one, to the end or to a kill.
 
     Args:
         work: the work folder.
         name: of the run: its folder in the work folder.
         ranks: how many processes train.
+        stages: the weights of the mixture.
         training: what they report is added to it.
         kill_at: kill all of them once this step has been reported, and this part of another step has gone by.
     """
@@ -127,7 +157,7 @@ def train(work: Path, name: str, ranks: int, training: Training, kill_at: tuple[
     begin = step_of(last) if last else 0
     with (
         tqdm(desc=f"{name} on {ranks}", total=STEPS, initial=begin, unit="step", disable=None, leave=False) as bar,
-        torchrun(work, name, ranks) as (process, pids),
+        torchrun(work, name, ranks, stages) as (process, pids),
     ):
         for report in reports(process, pids):
             training.add(report)
@@ -143,11 +173,13 @@ def train(work: Path, name: str, ranks: int, training: Training, kill_at: tuple[
 
 
 @contextmanager
-def torchrun(work: Path, name: str, ranks: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def torchrun(work: Path, name: str, ranks: int, stages: Stages) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """The torchrun process, and a list of its ranks' process ids for `reports` to fill. None outlives the block."""
     (work / name).mkdir(exist_ok=True)
     command: list[object] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    command += ["--nproc-per-node", ranks, TOOLS / "demo_train.py", "--data", work / "tokens", "--out", work / name]
+    data = {kind: str(work / "tokens" / kind) for kind in FIRST[1]}
+    command += ["--nproc-per-node", ranks, TOOLS / "demo_train.py", "--out", work / name]
+    command += ["--data", json.dumps(data), "--weights", json.dumps(stages)]
     command += ["--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY]
     command += ["--vocab-size", VOCAB_SIZE, "--lanes", LANES, "--seq-len", SEQ_LEN]
     pids: list[int] = []
@@ -195,15 +227,17 @@ def kill(process: subprocess.Popen[str], pids: Sequence[int]) -> None:
 def train_interrupted(work: Path, rng: random.Random) -> Training:
     """Train in several legs on different numbers of ranks, all but the last of them killed."""
     name, training = "interrupted", Training()
-    for ranks, killed in LEGS:
+    for ranks, killed, stages in LEGS:
         with stage(f"  {ranks} rank{'s' * (ranks > 1)}") as say:
             last = last_checkpoint(work / name / "checkpoints")
             say(f"resumed at step {step_of(last)}" if last else "from the start")
             if killed is None:
-                train(work, name, ranks, training)
+                train(work, name, ranks, stages, training)
                 say("to the end")
                 continue
-            train(work, name, ranks, training, (random_step(rng, *killed), rng.random()))
+            if stages != LEGS[0][2]:
+                say("with the stage that was decided on")
+            train(work, name, ranks, stages, training, kill_at=(random_step(rng, *killed), rng.random()))
             last = last_checkpoint(work / name / "checkpoints")
             end = max(step for step, _ in read_rows(work / name, ranks))
             say(f"killed (SIGKILL) in step {end}, the last checkpoint is of step {step_of(last) if last else 0}")
@@ -229,6 +263,12 @@ def read_rows(folder: Path, ranks: int | str = "*") -> Rows:
                 for lane, digest in enumerate(entry["rows"], entry["lane"]):
                     rows.setdefault((entry["step"], lane), []).append(digest)
     return rows
+
+
+def tokens_of(rows: Rows) -> dict[str, int]:
+    """How many tokens were read of each source."""
+    counts = Counter(digests[0].partition(":")[0] for digests in rows.values())
+    return {name: count * SEQ_LEN for name, count in sorted(counts.items())}
 
 
 def digest_of(rows: Rows) -> str:
@@ -286,12 +326,12 @@ def run(work: Path, seed: int) -> None:
     Raises:
         DemoError: the runs differ, or one failed.
     """
-    epochs = STEPS * LANES * SEQ_LEN / prepare(work)
+    tokens = prepare(work)
 
     with stage("uninterrupted") as say:
         before = Training()
-        train(work, "reference", 2, before)
-        say(f"{STEPS} steps, {epochs:.2f} epochs, on 2 ranks: {before}")
+        train(work, "reference", 2, [FIRST, SECOND], before)
+        say(f"{STEPS} steps on 2 ranks: {before}")
 
     print(f"interrupted   kills by chance, --seed {seed} to have them there again")
     after = train_interrupted(work, random.Random(seed))
@@ -299,7 +339,10 @@ def run(work: Path, seed: int) -> None:
 
     reference, interrupted = read_rows(work / "reference"), read_rows(work / "interrupted")
     again = sum(len(digests) - 1 for digests in interrupted.values())
-    print("\nDid the interrupted run read the same batches in the same order?")
+    shares = [", ".join(f"{share:.0%} {name}" for name, share in shares.items()) for _, shares in (FIRST, SECOND)]
+    epochs = ", ".join(f"{count / tokens[name]:.2f} of {name}" for name, count in tokens_of(reference).items())
+    print(f"the mixture   {' → '.join(shares)}; epochs: {epochs}")
+    print("\nDid the interrupted run read the same rows of the same sources in the same order?")
     for name, rows, training in (("uninterrupted", reference, before), ("interrupted", interrupted, after)):
         loss = training.losses[STEPS - 1]
         print(f"  {name:<14}{len(rows):,} rows, digest {digest_of(rows)}, loss of the last step {loss:.4f}")
@@ -307,7 +350,7 @@ def run(work: Path, seed: int) -> None:
     if problems:
         raise DemoError("NO. " + "; ".join(problems))
     print(f"  read twice    {again:,} rows after the kills, the same both times")
-    print(f"Yes: every row, on {', '.join(str(ranks) for ranks, _ in LEGS)} ranks.", end=" ")
+    print(f"Yes: every row, on {', '.join(str(ranks) for ranks, *_ in LEGS)} ranks.", end=" ")
 
 
 def clean(work: Path) -> None:

@@ -1,4 +1,4 @@
-"""Real text that every Python installation carries, and a tokenizer trained on it."""
+"""Real text that every Python installation carries, prose and code, and a tokenizer trained on it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ END_OF_TEXT = "<|endoftext|>"
 
 # Not there in every installation, or tables rather than text.
 _LEAVE_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "encodings", "pydoc_data"}
-# Short docstrings say little; whole modules are kept few, so that a short training run sees more than one epoch.
+# Short docstrings say little; long modules are left out, so that a short training run sees more than one epoch of code.
 _DOCSTRING_CHARACTERS = 40
-_MODULE_CHARACTERS = 2_000
+_MODULE_CHARACTERS = 6_000
 _FILES = 4
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -52,31 +52,31 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def write_text(folder: Path) -> dict[str, int]:
-    """Write the documents, all kinds mixed, as .jsonl files.
+    """Write two sets of documents as .jsonl files: ``folder/prose``, the chapters and the docstrings, and
+    ``folder/code``, modules.
 
     Returns:
-        How many documents of each kind there are.
+        How many documents of each there are.
     """
     sources = list(modules())
     found = tqdm(sources, desc="text", unit=" modules", disable=None, leave=False)
     strings = {text: None for source in found for text in docstrings(source) if len(text) >= _DOCSTRING_CHARACTERS}
     documents = {
-        "topics": list(topics()),
-        "docstrings": list(strings),
-        "modules": [source for source in sources if 0 < len(source) <= _MODULE_CHARACTERS],
+        "prose": [*topics(), *strings],
+        "code": [source for source in sources if 0 < len(source) <= _MODULE_CHARACTERS],
     }
-    mixed = [text for texts in documents.values() for text in texts]
-    random.Random(0).shuffle(mixed)
-    folder.mkdir(parents=True)
-    for number in range(_FILES):
-        with (folder / f"{number}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps({"text": text}) + "\n" for text in mixed[number::_FILES])
+    for kind, texts in documents.items():
+        random.Random(0).shuffle(texts)
+        (folder / kind).mkdir(parents=True)
+        for number in range(_FILES):
+            with (folder / kind / f"{number}.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"text": text}) + "\n" for text in texts[number::_FILES])
     return {kind: len(texts) for kind, texts in documents.items()}
 
 
 def read_text(folder: Path) -> Iterator[str]:
     """The documents that `write_text` wrote."""
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.rglob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)["text"]

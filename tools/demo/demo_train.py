@@ -1,9 +1,10 @@
-r"""A small GPT trained on tokenized Parquet: what a training script with parquet_loader looks like.
+r"""A small GPT trained on a mixture of tokenized sets: what a training script with parquet_loader looks like.
 
-    torchrun --standalone --nproc-per-node 2 tools/demo/demo_train.py --data TOKENS --out RUN --steps 400 \
-        --vocab-size 4096
+    torchrun --standalone --nproc-per-node 2 tools/demo/demo_train.py --data '{"prose": "A", "code": "B"}' \
+        --weights '[[0, {"prose": 0.7, "code": 0.3}]]' --out RUN --steps 400 --vocab-size 4096
 
-Start it again after it was killed, with as many processes as you like, and it goes on from its last checkpoint.
+Start it again after it was killed, with as many processes as you like and a longer schedule of weights, and it goes on
+from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -71,10 +72,11 @@ class GPT(nn.Module):
         nn.init.normal_(self.tokens.weight, std=0.05)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of the next tokens: int64, shape ``(rows, seq_len)`` both, to a scalar."""
+        """The mean loss of each row's next tokens: int64, shape ``(rows, seq_len)`` both, to shape ``(rows,)``."""
         x = self.norm(self.blocks(self.tokens(inputs) + self.positions))
         logits = x @ self.tokens.weight.T  # inputs and outputs share their embedding
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        losses: Tensor = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        return losses.view(targets.shape).mean(dim=1)
 
 
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,18 +124,27 @@ def step_of(checkpoint: Path) -> int:
 # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def endless(loader: ParquetLoader) -> Iterator[Batch]:
-    """Epoch after epoch."""
-    while True:
-        yield from loader
+def digests(batch: Batch, sources: Sequence[str]) -> list[str]:
+    """The source of every row and a short digest of it: what the demo compares runs by."""
+    assert batch.sources is not None
+    return [
+        f"{sources[place]}:{hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest()}"
+        for place, row in zip(batch.sources.tolist(), batch.tokens, strict=True)
+    ]
 
 
-def digests(batch: Batch) -> list[str]:
-    """A short digest of every row: what the demo compares runs by."""
-    return [hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in batch.tokens]
+def by_source(losses: Tensor, places: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Over all ranks, the losses of the rows of each source added up, and how many rows there are: shape ``(count,)``
+    both.
+    """
+    sums = torch.zeros(2, count)
+    sums[0].scatter_add_(0, places, losses)
+    sums[1].scatter_add_(0, places, torch.ones_like(losses))
+    dist.all_reduce(sums)
+    return sums[0], sums[1]
 
 
-def report(**facts: float) -> None:
+def report(**facts: float | dict[str, float]) -> None:
     """One line for whoever started this, written at once: ranks share the pipe."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
@@ -141,7 +152,8 @@ def report(**facts: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, metavar="FOLDER", help="tokenized Parquet")
+    parser.add_argument("--data", required=True, type=json.loads, metavar="JSON", help="folders of sets, by name")
+    parser.add_argument("--weights", required=True, type=json.loads, metavar="JSON", help="stages: [[token, shares]]")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="for checkpoints and logs")
     parser.add_argument("--steps", type=int, required=True, help="to train in all, with those before a restart")
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
@@ -167,6 +179,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     loader = ParquetLoader(
         args.data,
+        weights=args.weights,
         seq_len=args.seq_len,
         lanes=args.lanes,
         window=8,
@@ -179,27 +192,29 @@ def main() -> None:
     with loader, rows.open("a", buffering=1) as log:
         first_step = restore(checkpoints, loader, model, optimizer)
         parallel = DistributedDataParallel(model)
-        batches = endless(loader)
+        batches = iter(loader)  # a mixture has no end
         for step in range(first_step, args.steps):
             began = time.perf_counter()
             batch = next(batches)
             waited = time.perf_counter() - began
             lane = rank * args.lanes // world_size  # of the first row
-            log.write(json.dumps({"step": step, "lane": lane, "rows": digests(batch)}) + "\n")
+            log.write(json.dumps({"step": step, "lane": lane, "rows": digests(batch, loader.sources)}) + "\n")
 
             tokens = torch.from_numpy(batch.tokens).long()
             for group in optimizer.param_groups:
                 group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
-            loss = parallel(tokens[:, :-1], tokens[:, 1:])
-            loss.backward()
+            losses = parallel(tokens[:, :-1], tokens[:, 1:])
+            losses.mean().backward()
             optimizer.step()
             optimizer.zero_grad()
 
-            loss = loss.detach()
-            dist.all_reduce(loss)
+            places = torch.from_numpy(batch.sources).long()
+            sums, counts = by_source(losses.detach(), places, len(loader.sources))
             if rank == 0:
                 seconds = time.perf_counter() - began
-                report(step=step, loss=loss.item() / world_size, seconds=seconds, waited=waited)
+                each = zip(loader.sources, sums.tolist(), counts.tolist(), strict=True)
+                found = {name: total / rows for name, total, rows in each if rows}
+                report(step=step, loss=(sums.sum() / counts.sum()).item(), by=found, seconds=seconds, waited=waited)
             if (step + 1) % args.checkpoint_every == 0:
                 save(checkpoints, step + 1, loader, model, optimizer)
     dist.destroy_process_group()

@@ -17,16 +17,17 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from parquet_loader import ParquetLoader, blocks
 from parquet_loader.engine import engine, pack, slices
-from parquet_loader.engine.config import Counters
+from parquet_loader.engine.config import Counters, EngineConfig
 from parquet_loader.engine.prefetch import Budget
 from parquet_loader.formats.parquet import PARQUET, decode, pages, values
+from parquet_loader.order.order import Window
 from parquet_loader.storage import local
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scaling"))
@@ -75,6 +76,10 @@ class Clocks:
         return timed
 
 
+def _windows(config: EngineConfig) -> Iterator[tuple[int, Window]]:
+    return ((0, window) for window in config.order.windows(0, config.last - 1))
+
+
 def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str, float]:
     """Reading, decoding and cutting so many row groups: ns per token of each stage."""
     config = loader._config
@@ -84,7 +89,7 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     clocks.seconds.clear()
     kept: list[object] = []
     begin = time.perf_counter()
-    for task in itertools.islice(engine._tasks(config, 0, shared), row_groups):
+    for task in itertools.islice(engine._tasks([config], _windows(config), shared), row_groups):
         kept = [*kept[1 - config.order.window :], task.run()]
     whole = time.perf_counter() - begin
     tokens = shared.counters.tokens_decoded

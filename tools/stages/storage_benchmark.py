@@ -123,7 +123,7 @@ def main() -> None:
                 while loader.stats()["row_groups"] < 2 * len(groups):
                     for _ in loader:
                         pass
-                return loader.stats()["bytes_read"]
+                return int(loader.stats()["bytes_read"])
 
         ways: dict[str, Callable[[], int]] = {
             name: functools.partial(all_ranges, read) for name, read in clients(url, options).items()
