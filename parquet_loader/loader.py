@@ -27,7 +27,7 @@ from .options import LoaderKeywords, LoaderOptions, integer, signature_with
 from .order.order import Order
 from .order.progress import Progress
 from .remarks import remarks
-from .runs import MixtureRun, SetRun
+from .runs import MixtureRun, Run, SetRun
 from .sets import Component
 from .storage.opening import Source
 
@@ -193,11 +193,22 @@ class ParquetLoader:
         self._go_to(self._run.read(read_state(state)))
 
     def _go_to(self, progress: Progress) -> None:
+        before = self._run.progress
         self._run.stop()
         self._run.progress = progress
+        self._check_budgets(before)
         self._restored += 1
+
+    def _check_budgets(self, before: Progress) -> None:
+        """Refuse what the budget has no room for, and be where the run was before."""
+        run: Run = self._run
         if isinstance(self._run, MixtureRun):
-            _check_budgets(self._run)
+            try:
+                _check_budgets(self._run)
+            except BaseException:
+                run.stop()
+                run.progress = before
+                raise
 
     def state_at(self, position: int, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The state of this run at another position: as its history says, or as it is going to be.
@@ -236,8 +247,9 @@ class ParquetLoader:
         self._check_open()
         if not isinstance(self._run, MixtureRun):
             raise ConfigError("this loader has one set; give a dict of sources to mix them by weights")
+        before = self._run.progress
         self._run.reweight(weights)
-        _check_budgets(self._run)
+        self._check_budgets(before)
 
     @property
     def history(self) -> dict[str, list[dict[str, Any]]]:

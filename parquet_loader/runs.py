@@ -5,6 +5,7 @@ Each knows where it is (`progress`), makes an engine there when rows are asked f
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,13 @@ from .engine.engine import Engine
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
-from .errors import CheckpointDamagedError, CheckpointMismatchError, ConfigError, ParquetLoaderError
+from .errors import (
+    CheckpointDamagedError,
+    CheckpointMismatchError,
+    ConfigError,
+    ParquetLoaderError,
+    SourceExhaustedError,
+)
 from .index.index import DatasetIndex
 from .options import LoaderOptions
 from .order.ending import finish_of
@@ -405,6 +412,8 @@ class MixtureRun(Run):
 
     def _needed(self, progress: MixtureProgress) -> list[str]:
         """The sources that are drawn from now on, by name."""
+        with contextlib.suppress(SourceExhaustedError):  # whoever comes there is told
+            progress = progress.entered(self.plan)
         block = progress.block
         now = progress.stage_of(block)
         coming = [now.weights] if now is not None else []
@@ -443,9 +452,9 @@ class MixtureRun(Run):
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
-            for name in self._needed(progress):
-                self._open(name)
-            self._mixer = Mixer(self.configs, progress, self.plan, names=self.names, counters=self.counters)
+            # One that is not open could not be, which a stage that is over does not mind.
+            configs = {name: self._open(name).config for name in self._needed(progress)}
+            self._mixer = Mixer(configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)

@@ -3,6 +3,8 @@
     dataset     epoch 0: 0 1 2 3 4 | epoch 1: 5 6 7 8 | epoch 2: 9 ...       an iteration is the rest of an epoch
     batches              0 1 2 3 4            5 6 7 8            9 ...       an iteration is the rest of the run
 
+A mixture has no epochs; its batches are the rest of the run as well.
+
 Trainers differ in how they shard, skip, count epochs and read ahead. What they all can do is to take batches from an
 object that they know nothing about, and to keep its state:
 
@@ -16,7 +18,8 @@ object that they know nothing about, and to keep its state:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +28,7 @@ from torch.utils.data import DataLoader
 from .checkpoint import integer_of
 from .errors import CheckpointError, ConfigError
 from .options import check_type, integer
+from .sets import Component
 from .storage.opening import Source
 from .torch.dataset import TokenDataset
 from .torch.devices import prefetch_to_device
@@ -41,7 +45,8 @@ class TokenBatches:
     Args:
         source: as for `TokenDataset`.
         steps: global batches of the whole run, from its very beginning: optimizer steps, times those that gradients
-            are accumulated over. A resumed run has the same; a larger one makes it longer.
+            are accumulated over. A resumed run has the same; a larger one makes it longer. What was skipped is not
+            among them: `skip` leaves as many steps to come as there were.
         num_workers: DataLoader workers; the loader has threads of its own, so 0 is the usual choice. With n of them a
             step comes as n batches; see `TokenDataset`.
         device: where tensors are sent, the next batch while the one before it is trained on; None leaves that to the
@@ -55,7 +60,7 @@ class TokenBatches:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Mapping[str, Source | Component],
         *,
         steps: int,
         num_workers: int = 0,
@@ -75,6 +80,7 @@ class TokenBatches:
         self._tokens = TokenDataset(source, with_state=True, **options)
         self._given = 0  # batches since the run began, n for each step of n workers
         self._state: dict[str, Any] | None = None  # after the last one; None before the first
+        self._moved = 0  # how often the position was moved on or the mixture changed: a running loop notices
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -84,7 +90,7 @@ class TokenBatches:
             self._tokens.load_state_dict(self._state)  # what was read ahead of an iteration that was broken off
         loader = self._loader()
         while self._given < len(self):
-            epoch = self._tokens.epoch
+            epoch, moved = self._tokens.epoch, self._moved
             items = loader if self._device is None else prefetch_to_device(loader, self._device)
             for item in items:
                 self._state = item.pop("state")
@@ -92,8 +98,11 @@ class TokenBatches:
                 yield dict(item)
                 if self._given >= len(self):
                     return
-            if self._tokens.epoch == epoch:
-                return  # of a run of ``epochs``, which is over
+                if moved != self._moved:
+                    break
+            else:
+                if self._tokens.epoch == epoch:
+                    return  # of a run of ``epochs``, which is over
 
     def _loader(self) -> Any:
         if not self._workers:
@@ -144,10 +153,53 @@ class TokenBatches:
         steps = integer_of(state["steps"])
         if steps is None or steps < 0:
             raise CheckpointError(f"not a state of TokenBatches: its steps are {state['steps']!r}")
-        inner = state["position"]  # a bare state, from before its values stood beside the steps
+        inner = state["position"]  # a whole state in the first of version 1, which is refused by its version
         self._tokens.load_state_dict(inner if isinstance(inner, Mapping) else state)
         self._state = self._tokens.state_dict()
         self._given = steps * max(1, self._workers)
+
+    # ── changing the run ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of a mixture's sources, sorted, which ``sources`` of a batch are places in; empty for one set."""
+        return self._tokens.sources
+
+    @property
+    def history(self) -> dict[str, list[dict[str, Any]]]:
+        """What was done up to the last batch that was given; see `ParquetLoader.history`."""
+        loader = copy.copy(self._tokens._open())  # whatever has been read ahead
+        if self._state is not None:
+            loader.load_state_dict(self._state)
+        return loader.history
+
+    def skip(self, batches: int) -> None:
+        """Go on after some global batches that nobody gets, from the last batch that was given; also within a loop.
+
+        Every rank must skip as many, after the same step. The state records it. They are no steps: training sees as
+        many as it would have.
+
+        Raises:
+            ConfigError: no count; or within a step of several workers.
+        """
+        self._change(lambda: self._tokens.skip(batches))
+
+    def reweight(self, weights: Mapping[str, float]) -> None:
+        """Draw a mixture by other weights from the next block on; see `ParquetLoader.reweight`. Also within a loop.
+
+        Raises:
+            ConfigError: as there; or within a step of several workers.
+        """
+        self._change(lambda: self._tokens.reweight(weights))
+
+    def _change(self, change: Callable[[], None]) -> None:
+        if self._given % max(1, self._workers):
+            raise ConfigError(f"a step of {self._workers} workers is not over: change the run after its last batch")
+        if self._state is not None and (self._workers or self._device is not None):
+            self._tokens.load_state_dict(self._state)  # what was read ahead is dropped
+            self._moved += 1
+        change()
+        self._state = self._tokens.state_dict()
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -75,12 +75,12 @@ def places_in_text(
 ) -> list[int]:
     """Where in the lanes' texts the token lies that comes at each position, as far as all lanes have text.
 
-    `lengths` are the tokens of a row, from which position on.
+    `lengths` are the tokens of a row, from which position on; where lanes stand apart, that of C by the lanes.
     """
     places = list(range(windows[-1][3] // lanes))
     for epoch, number, before, after in windows if shuffle else []:
         # The length of the first row that reaches into the window.
-        length = next(length for begin, length in reversed(lengths) if begin <= before // lanes)
+        length = next(length for begin, length in reversed(lengths) if begin * lanes <= before)
         blocks = [
             block
             for block in range(before // lanes // length, after // lanes // length + 1)

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from parquet_loader.trainers import TokenBatches
 
 
-def train(model: torch.nn.Module, data: str, folder: Path, steps: int, **options: object) -> None:
+def train(model: torch.nn.Module, data: str | dict[str, str], folder: Path, steps: int, **options: object) -> None:
     accelerator = Accelerator()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with TokenBatches(data, steps=steps, device=accelerator.device, **options) as batches:

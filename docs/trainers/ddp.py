@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from parquet_loader.trainers import TokenBatches
 
 
-def train(model: torch.nn.Module, data: str, folder: Path, steps: int, **options: object) -> None:
+def train(model: torch.nn.Module, data: str | dict[str, str], folder: Path, steps: int, **options: object) -> None:
     torch.distributed.init_process_group("cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo")
     model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

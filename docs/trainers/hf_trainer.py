@@ -18,7 +18,7 @@ class PretrainingTrainer(Trainer):
         return self.batches
 
 
-def train(model: torch.nn.Module, data: str, folder: Path, steps: int, **options: object) -> None:
+def train(model: torch.nn.Module, data: str | dict[str, str], folder: Path, steps: int, **options: object) -> None:
     arguments = TrainingArguments(
         str(folder), max_steps=steps, save_steps=2, gradient_accumulation_steps=2, report_to="none", disable_tqdm=True
     )

@@ -22,7 +22,7 @@ class Pretraining(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-def train(model: torch.nn.Module, data: str, folder: Path, steps: int, **options: object) -> None:
+def train(model: torch.nn.Module, data: str | dict[str, str], folder: Path, steps: int, **options: object) -> None:
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     saver = ModelCheckpoint(folder, save_last=True, every_n_train_steps=2)
     last = folder / "last.ckpt"

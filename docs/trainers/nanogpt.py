@@ -8,7 +8,7 @@ import torch
 from parquet_loader.trainers import TokenBatches
 
 
-def train(model: torch.nn.Module, data: str, folder: Path, steps: int, **options: object) -> None:
+def train(model: torch.nn.Module, data: str | dict[str, str], folder: Path, steps: int, **options: object) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = TokenBatches(data, steps=steps + 1, overlap=1, **options)  # the loop reads one that it does not train on
     step = 0

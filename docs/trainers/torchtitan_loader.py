@@ -17,16 +17,24 @@ class ParquetDataLoader(BaseDataLoader):
         lanes: int
         """The sequences of such a step on all ranks: local_batch_size times the data-parallel degree."""
         seed: int = 0
+        sources: dict[str, str] | None = None
+        """Of a mixture, by name, in place of `dataset_path`."""
+        weights: dict[str, float] | None = None
 
     def __init__(self, config: Config, *, dp_rank: int, dp_world_size: int, seq_len: int, local_batch_size: int, **_):
         if config.lanes != local_batch_size * dp_world_size:
             raise ValueError(
                 f"set training.local_batch_size to {config.lanes / dp_world_size:g}, not {local_batch_size}"
             )
-        options = {"seed": config.seed, "overlap": 1, "boundaries": ["position_ids"]}
+        options = {"seed": config.seed, "weights": config.weights, "overlap": 1, "boundaries": ["position_ids"]}
         place = {"rank": dp_rank, "world_size": dp_world_size}
         self.batches = TokenBatches(
-            config.dataset_path, seq_len=seq_len, lanes=config.lanes, steps=config.steps, **place, **options
+            config.sources or config.dataset_path,
+            seq_len=seq_len,
+            lanes=config.lanes,
+            steps=config.steps,
+            **place,
+            **options,
         )
         self.state_dict, self.load_state_dict = self.batches.state_dict, self.batches.load_state_dict
         self.close = self.batches.close

@@ -35,6 +35,7 @@ from ..documents import mask_first_labels, mask_padding
 from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
 from ..options import LoaderOptions, boolean, signature_with
+from ..sets import Component
 from ..storage.opening import Source
 from ..storage.secrets import redact
 from .devices import prefetch_to_device
@@ -71,12 +72,13 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``max_seqlen``   an int, the tokens of the longest
     ``state``        with ``with_state=True``: the position after this batch, for `load_state_dict`
     ``weight``       with ``uneven=True``: a float, see `Batch.weight`
+    ``sources``      with ``with_sources=True``: int64, shape ``(rows,)``: of each row its place in `sources`, the names
     ================ ================================================================================================
 
     Boundaries come from the documents in the files and not from EOS ids; see `parquet_loader.documents`.
 
-    One iteration gives the rest of the current epoch, the next iteration gives the next epoch. Every iteration is an
-    iterator of its own, but all move this one dataset.
+    One iteration gives the rest of the current epoch, the next iteration gives the next epoch; of a mixture, which has
+    no epochs, an iteration does not end. Every iteration is an iterator of its own, but all move this one dataset.
 
     **DataLoader workers** each read their own lanes: a step of the run comes as n batches of ``rows / n`` rows, from
     worker 0 to worker n - 1. The position is theirs then, until their epoch has ended: iterate again and as many
@@ -94,8 +96,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``num_workers * prefetch_factor`` batches of an epoch, when all workers have come to its end.
 
     Args:
-        source: as for `ParquetLoader`, and so is every argument that is not here. A relative path is one in the folder
-            that is current now, also for workers and after a change of folders.
+        source: as for `ParquetLoader`, a dict of sources too, and so is every argument that is not here. A relative
+            path is one in the folder that is current now, also for workers and after a change of folders.
         seq_len, lanes, overlap: as for `ParquetLoader`.
         rank, world_size: both or neither. Where they are not given they are those of the default process group of
             torch.distributed, or 0 and 1 if there is none, when the first iteration begins or `checkpoint` is first
@@ -108,6 +110,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         mask_first_labels: True makes the label of each document's first token -100, so that no loss is taken of
             predicting it from the document before.
         with_state: put the ``state`` into every batch.
+        with_sources: put the ``sources`` into every batch of a mixture.
         options: the other arguments of `ParquetLoader`, checked here. The loader is made when it is first needed.
 
     Raises:
@@ -117,7 +120,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Mapping[str, Source | Component],
         *,
         rank: int | None = None,
         world_size: int | None = None,
@@ -127,6 +130,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         boundaries: Collection[str] = (),
         mask_first_labels: bool = False,
         with_state: bool = False,
+        with_sources: bool = False,
         **options: Any,
     ) -> None:
         if (rank is None) != (world_size is None):
@@ -150,6 +154,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         if mask_first_labels and (tokens or not labels):
             raise ConfigError("mask_first_labels=True needs labels, and labels=False or tokens=True leaves them out")
         self._with_state = boolean("with_state", with_state)
+        self._with_sources = boolean("with_sources", with_sources)
+        if with_sources and not self.sources:
+            raise ConfigError("with_sources=True is for a mixture: give a dict of sources, {'name': path, ...}")
         self._state: dict[str, Any] | None = None  # where a loader that is yet to be made begins
         self._loader: ParquetLoader | None = None
         self._loader_place: tuple[int, int] | None = None
@@ -177,7 +184,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         loader = self._open()
         position = self._lease.take(worker.id, worker.num_workers)
         if position is not None:
-            loader.load_state_dict({**loader.state_dict(), "position": position})
+            loader.load_state_dict(loader.state_at(position, self._lease.kept()))
         return loader
 
     def _moved(self, position: int) -> None:
@@ -215,6 +222,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
                 item["max_seqlen"] = documents.max_seqlen
         if self._with_state:
             item["state"] = state
+        if self._with_sources:
+            assert batch.sources is not None
+            item["sources"] = torch.from_numpy(batch.sources.astype(np.int64))
         if self._options.uneven:
             item["weight"] = batch.weight
         if get_worker_info() is not None:
@@ -228,14 +238,28 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         """Batches of the current epoch on this rank; n workers bring n times as many, each with fewer rows.
 
         PyTorch warns of that where it was asked for the length of a DataLoader with several workers.
+
+        Raises:
+            TypeError: of a mixture, which has no epochs.
         """
         return len(self._open())
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0."""
+        """The epoch of the next batch, from 0; see `ParquetLoader.epoch`."""
         self._check_not_taken()
         return self._open().epoch
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of a mixture's sources, sorted, which ``sources`` of a batch are places in; empty for one set."""
+        return tuple(sorted(self._source)) if isinstance(self._source, Mapping) else ()
+
+    @property
+    def history(self) -> dict[str, list[dict[str, Any]]]:
+        """What was done so far that states keep; see `ParquetLoader.history`."""
+        self._check_not_taken()
+        return self._open().history
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing: an iteration continues with the next epoch on its own.
@@ -276,6 +300,34 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         loader.load_state_dict(state)
         self._put(loader)
 
+    def skip(self, batches: int) -> None:
+        """Go on after some global batches that nobody gets; see `ParquetLoader.skip`.
+
+        They are counted from where the dataset is. Where batches are read ahead, by workers or on their way to a
+        device, first give the state of the last one that was trained on to `load_state_dict`, and then iterate again.
+
+        Raises:
+            CheckpointError: DataLoader workers have taken the position over; see the class.
+            ConfigError: no count.
+        """
+        self._check_not_taken()
+        loader = self._open()
+        loader.skip(batches)
+        self._put(loader)
+
+    def reweight(self, weights: Mapping[str, float]) -> None:
+        """Draw a mixture by other weights from the next block on; see `ParquetLoader.reweight`, and `skip`.
+
+        Raises:
+            CheckpointError: DataLoader workers have taken the position over; see the class.
+            ConfigError: not a mixture, no weights, or a source that is not there.
+        """
+        self._check_not_taken()
+        loader = self._open()
+        loader.reweight(weights)
+        self._keep_index(loader)
+        self._put(loader)
+
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> bytes:
         """This rank's part of a checkpoint; see `ParquetLoader.checkpoint`.
 
@@ -291,7 +343,12 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             self._check_not_taken()
         if get_worker_info() is None:
             self._place = self._place or _process_place()
-        return self._open().checkpoint(None if state is None else run_state(state, self._options.seq_len))
+        loader = self._open()
+        if state is not None:
+            state, position = run_state(state, self._options.seq_len)
+            if position is not None:
+                state = loader.state_at(position, state)
+        return loader.checkpoint(state)
 
     def resume(self, checkpoint: bytes) -> None:
         """Go to the position of a checkpoint that `merge_checkpoints` made; see `ParquetLoader.resume`.
@@ -306,7 +363,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     def _put(self, loader: ParquetLoader) -> None:
         """Take the position back from workers, if they have it, since it was set here."""
         if get_worker_info() is None:
-            self._lease.keep(loader.state_dict()["position"])
+            self._lease.keep(loader.state_dict())
         else:
             self._lease.place()
 
@@ -338,11 +395,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self.__dict__.update(state)
 
     def __repr__(self) -> str:
-        source = self._source
-        shown = [redact(each) for each in source] if isinstance(source, list) else redact(str(source))
         place = "of the process group" if self._place is None else f"{self._place[0]} of {self._place[1]}"
         run = f"seq_len={self._options.seq_len}, lanes={self._options.lanes}"
-        return f"TokenDataset({shown!r}, {run}, rank {place})"
+        return f"TokenDataset({_shown(self._source)!r}, {run}, rank {place})"
 
     def _open(self) -> ParquetLoader:
         """The loader for this process's place; made where there is none, or, as in a fork, one for another place."""
@@ -360,10 +415,19 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             if self._state is not None:
                 loader.load_state_dict(self._state)
             self._loader, self._loader_place = loader, place
-            self._options = replace(
-                self._options, index=loader.index
-            )  # for loaders of other processes: one index, read once
+            self._keep_index(loader)
         return self._loader
+
+    def _keep_index(self, loader: ParquetLoader) -> None:
+        """For loaders of other processes: an index is read once."""
+        if not isinstance(self._source, Mapping):
+            self._options = replace(self._options, index=loader.index)
+            return
+        sources = dict(self._source)
+        for name, index in loader.indexes.items():
+            part = sources[name]
+            sources[name] = replace(part if isinstance(part, Component) else Component(part), index=index)
+        self._source = sources
 
     def _check_not_taken(self) -> None:
         """Go to where workers have ended, if they have taken the position over."""
@@ -374,11 +438,11 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             raise taken_error("DataLoader workers have taken over the position of this dataset")
         loader = self._open()
         if loader.state_dict()["position"] != position:
-            loader.load_state_dict({**loader.state_dict(), "position": position})
+            loader.load_state_dict(loader.state_at(position))
 
 
 class TokenIterator(Iterator[dict[str, Any]]):
-    """One iteration of a `TokenDataset`: the rest of an epoch.
+    """One iteration of a `TokenDataset`: the rest of an epoch, or a mixture without end.
 
     Its state is the epoch; the position is the dataset's. Who saves both, as torchdata's ``StatefulDataLoader`` does,
     resumes into what was left of the epoch, which after its last batch is nothing; and then into the next one, whole.
@@ -416,6 +480,8 @@ class TokenIterator(Iterator[dict[str, Any]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give the rest of the epoch of such a state; to be called after the dataset was given its own."""
         epoch = plain(state["epoch"])
+        if self._dataset.sources:
+            return  # without epochs there is none that could have ended
         if epoch is not None and epoch != self._dataset.epoch:
             self._start()
             self._epoch = epoch
@@ -494,15 +560,28 @@ def _checked_boundaries(boundaries: Collection[str]) -> frozenset[str]:
     return frozenset(boundaries)
 
 
-def _in_this_folder(source: Source) -> Any:
+def _shown(source: Any) -> Any:
+    """The source without secrets."""
+    if isinstance(source, Mapping):
+        return {name: _shown(source[name]) for name in sorted(source)}
+    if isinstance(source, Component):
+        return _shown(source.source)
+    return [redact(str(each)) for each in source] if isinstance(source, list) else redact(str(source))
+
+
+def _in_this_folder(source: Any) -> Any:
     """The source with absolute paths for relative ones; URLs, and what is no path, as they are."""
+    if isinstance(source, Mapping):
+        return {name: _in_this_folder(each) for name, each in source.items()}
+    if isinstance(source, Component):
+        return replace(source, source=_in_this_folder(source.source), index=_in_this_folder(source.index))
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
         scheme = next((each for each in ("file://", "local://") if path.startswith(each)), "")
         if "://" in path and not scheme:
             return source
         return scheme + os.path.join(os.getcwd(), os.path.expanduser(path.removeprefix(scheme)))
-    if isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
+    if isinstance(source, Iterable) and not isinstance(source, bytes):
         return [_in_this_folder(each) if isinstance(each, (str, os.PathLike)) else each for each in source]
     return source
 

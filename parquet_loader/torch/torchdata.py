@@ -18,26 +18,28 @@ from ..checkpoint import plain
 __all__ = ["run_state"]
 
 
-def run_state(state: Mapping[str, Any], seq_len: int) -> Mapping[str, Any]:
+def run_state(state: Mapping[str, Any], seq_len: int) -> tuple[Mapping[str, Any], int | None]:
     """The loader's state in that of a ``StatefulDataLoader``; any other comes back as it is.
 
     Args:
         state: what ``StatefulDataLoader.state_dict()`` gave.
         seq_len: by which the batches advanced.
+
+    Returns:
+        A state, and the position to which the run has moved on from it; None for that of the state.
     """
     if not isinstance(state, Mapping):
-        return state
+        return state, None
     if "dataset_state" in state:
-        found: Mapping[str, Any] = state["dataset_state"]
-        return found
+        return state["dataset_state"], None
     if "_snapshot" not in state:
-        return state
+        return state, None
     snapshot, since = state["_snapshot"], plain(state["_steps_since_snapshot"])
-    states = [snapshot["_worker_snapshots"][f"worker_{worker}"] for worker in range(len(snapshot["_worker_snapshots"]))]
-    workers, following = len(states), plain(snapshot["_last_yielded_worker_id"]) + 1
+    workers, following = len(snapshot["_worker_snapshots"]), plain(snapshot["_last_yielded_worker_id"]) + 1
+    states = [snapshot["_worker_snapshots"][f"worker_{worker}"]["dataset_state"] for worker in range(workers)]
+    begins = [plain(each["position"]) for each in states]
     positions = [
-        plain(each["dataset_state"]["position"])
-        + seq_len * ((since + workers - 1 - (worker - following) % workers) // workers)
-        for worker, each in enumerate(states)
+        begin + seq_len * ((since + workers - 1 - (worker - following) % workers) // workers)
+        for worker, begin in enumerate(begins)
     ]
-    return {**states[0]["dataset_state"], "position": min(positions)}
+    return states[begins.index(min(begins))], min(positions)

@@ -6,13 +6,19 @@
 
 Between leasing and ending nobody but the worker knows the position: it reads ahead of the training loop, and PyTorch
 drops what it has read when a loop is broken off.
+
+Workers that last were started before the dataset was put elsewhere, perhaps to a run that was reweighted, so a position
+alone would not tell them which rows come there: beside it lies the state that the dataset was last put to.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import time
+import zlib
+from collections.abc import Mapping
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -24,7 +30,8 @@ from ..errors import CheckpointError, ConfigError
 __all__ = ["Lease", "shared", "taken_error"]
 
 _MAX_WORKERS = 1024
-_CELLS = 2 + 2 * _MAX_WORKERS
+_STATE_BYTES = 1 << 20  # compressed: a mixture of thousands of sources, or thousands of stages
+_CELLS = 3 + 2 * _MAX_WORKERS + _STATE_BYTES // 8
 _HANDOVER_SECONDS = 30.0  # for workers that have still to notice the end of their epoch
 _UNMOVED = -1  # where the dataset was made, forked or pickled: a worker's copy of it is there too
 
@@ -44,9 +51,11 @@ class Lease:
 
     def _share(self, cells: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         self._cells = cells
-        self._head = cells[:2]  # where the dataset's process is, and how many workers have taken the position
-        self._holders = cells[2 : 2 + _MAX_WORKERS]  # by worker: its process; 0 for none
-        self._ends = cells[2 + _MAX_WORKERS :]  # by worker: one more than where its epoch ended; 0 until then
+        # Where the dataset's process is, how many workers have taken the position, and the bytes of the state.
+        self._head, cells = cells[:3], cells[3:]
+        self._holders, cells = cells[:_MAX_WORKERS], cells[_MAX_WORKERS:]  # by worker: its process; 0 for none
+        self._ends, cells = cells[:_MAX_WORKERS], cells[_MAX_WORKERS:]  # one more than where its epoch ended; or 0
+        self._state = cells.view(np.uint8)
         self._placed = False  # whether this process, a worker, continues from where it was put
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,17 +87,33 @@ class Lease:
         ends = self._ends[: self._head[1]]
         return int(ends[0]) - 1 if ends[0] and (ends == ends[0]).all() else None
 
-    def keep(self, position: int) -> None:
-        """Have the position, taken back from workers if they have it."""
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Have the position, that of this state, taken back from workers if they have it."""
         if self._head[1]:
             self._holders[:], self._ends[:], self._head[1] = 0, 0, 0
-        self._head[0] = position
+        packed = zlib.compress(json.dumps(dict(state)).encode(), 1)
+        self._state[: len(packed)] = np.frombuffer(packed, np.uint8)[: len(self._state)]
+        self._head[0], self._head[2] = state["position"], len(packed)
 
     def moved(self, position: int) -> None:
         """Note where the dataset's process is, for workers that last."""
         self._head[0] = position
 
     # Of worker processes:
+
+    def kept(self) -> dict[str, Any] | None:
+        """The state that the dataset's process was put to last; None for the one that this process began with.
+
+        Raises:
+            CheckpointError: it is too large to be told.
+        """
+        size = int(self._head[2])
+        if size > len(self._state):
+            raise CheckpointError(
+                f"the state of this run takes {size:,} bytes, and DataLoader workers are told of {_STATE_BYTES:,} at "
+                "most; use num_workers=0: the loader has threads of its own"
+            )
+        return json.loads(zlib.decompress(self._state[:size].tobytes())) if size else None
 
     def place(self) -> None:
         """This process was put somewhere: the next `take` continues from there."""

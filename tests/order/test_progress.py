@@ -13,66 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mixture_model import Model
 
 from parquet_loader.errors import SourceExhaustedError
-from parquet_loader.order.mixture import BLOCK, Lattice, Weights, block_quotas, integer_weights
+from parquet_loader.order.mixture import BLOCK, Lattice, Weights, integer_weights
 from parquet_loader.order.progress import MixturePlan, MixtureProgress, Progress, Stage, changed, traced
 
 NAMES = "abcde"
 SHARES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([1, 2, 3, 7, 100, 100_000]), min_size=1)
-
-
-class Model:
-    """A mixture row by row: what each lane has had of each source, and the stages as they came."""
-
-    def __init__(self, plan: MixturePlan, seq_len: int) -> None:
-        self.plan, self.seq_len = plan, seq_len
-        self.row = self.position = 0
-        self.had = {name: np.zeros(plan.lattice.lanes, np.int64) for name in NAMES}
-        self.stages: list[Stage] = []
-        self.wanted: Weights | None = None  # the weights in force, if nothing had been exhausted
-        self.reweighted: Weights | None = None
-        self.seen = -1  # the token of the last block's begin
-        self.begins: list[int] = []  # of each row
-
-    def step(self) -> None:
-        lanes, block = self.plan.lattice.lanes, self.row // BLOCK
-        if self.row % BLOCK == 0:
-            token = self.position * lanes
-            due = [weights for begin, weights in self.plan.schedule if self.seen < begin <= token]
-            self.seen = token
-            if self.reweighted is not None:
-                self.enter(Stage(block, self.reweighted, "reweight"))
-                self.wanted, self.reweighted = self.reweighted, None
-            elif due and due[-1] != self.wanted:
-                self.enter(Stage(block, due[-1]))
-                self.wanted = due[-1]
-            while short := [name for name, quota in self.quotas if self.lacks(name, quota)]:
-                left = tuple(each for each in self.stages[-1].weights if each[0] not in short)
-                if not left or not self.plan.redistribute:
-                    raise SourceExhaustedError
-                self.enter(Stage(block, left, "exhausted"))
-            names = [name for name, _ in self.quotas]
-            table = self.plan.lattice.table(block, [quota for _, quota in self.quotas], 0, lanes)
-            self.names = [[names[place] for place in row] for row in table.sources]
-        for lane, name in enumerate(self.names[self.row % BLOCK]):
-            self.had[name][lane] += self.seq_len
-        self.begins.append(self.position)
-        self.row += 1
-        self.position += self.seq_len
-
-    def enter(self, stage: Stage) -> None:
-        self.stages.append(stage)
-
-    @property
-    def quotas(self) -> list[tuple[str, int]]:
-        stage = self.stages[-1]
-        quotas = block_quotas([weight for _, weight in stage.weights], self.row // BLOCK - stage.block)
-        return [(name, quota) for (name, _), quota in zip(stage.weights, quotas, strict=True) if quota]
-
-    def lacks(self, name: str, quota: int) -> bool:
-        most = int(self.had[name].max()) + quota * self.seq_len + self.plan.overlap
-        return most > self.plan.limits.get(name, most)
 
 
 @st.composite
@@ -106,7 +54,7 @@ def one_length_at_a_place(events: list[Any]) -> bool:
 
 def play(plan: MixturePlan, seq_len: int, events: list[Any], *, by_one: bool = False) -> tuple[MixtureProgress, Model]:
     """A run of these events, and the model's; both up to where a source is exhausted."""
-    progress, model = MixtureProgress(position=0, lengths=((0, seq_len),)), Model(plan, seq_len)
+    progress, model = MixtureProgress(position=0, lengths=((0, seq_len),)), Model(plan, seq_len, NAMES)
     for kind, value in events:
         if kind == "resize":
             progress = progress.resized(value, plan.lattice)
@@ -177,7 +125,7 @@ def test_every_earlier_step_is_traced(data, plan, seq_len, events) -> None:
     row = data.draw(st.integers(0, model.row - 1))
     before = traced(plan.lattice, progress.lengths, progress.stages, model.begins[row])
     assert before.row == row
-    again = Model(plan, seq_len)
+    again = Model(plan, seq_len, NAMES)
     pending = list(events)
     while again.row < row:  # the same events, up to that row
         kind, value = pending.pop(0)

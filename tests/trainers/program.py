@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from runs import Data
 from tiny import PairRecorder, Recorder, Records
 
 RECIPES = Path(__file__).parents[2] / "docs" / "trainers"
@@ -28,7 +29,7 @@ def recipe(name: str) -> ModuleType:
 
 
 def train_with_jax(
-    records: Records, data: str, folder: Path, steps: int, devices: int, coordinator: str | None = None, **options: Any
+    records: Records, data: Data, folder: Path, steps: int, devices: int, coordinator: str | None = None, **options: Any
 ) -> None:
     """With so many devices in each process; they meet at the coordinator's address if there are several."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
@@ -38,19 +39,19 @@ def train_with_jax(
     if coordinator is not None:
         jax.distributed.initialize(coordinator, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
     assert len(jax.local_devices()) == devices
-    weigh = jax.jit(lambda weights, x, y: weights + (x * y).sum())
+    add = jax.jit(lambda params, x, y: params + (x * y).sum())
 
-    def step_of(weights: Any, x: Any, y: Any) -> Any:
+    def step_of(params: Any, x: Any, y: Any) -> Any:
         assert x.dtype == np.int32
         assert x.shape == (options["lanes"], options["seq_len"])  # of all processes
         own = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         records.take(np.concatenate([np.asarray(shard.data) for shard in own]).tolist())
-        return weigh(weights, x, y)
+        return add(params, x, y)
 
     recipe("jax_loop").train(step_of, jax.numpy.zeros(()), data, folder, steps, **options)
 
 
-def train_with_torchtitan(model: Recorder, data: str, folder: Path, steps: int, **options: Any) -> None:
+def train_with_torchtitan(model: Recorder, data: Data, folder: Path, steps: int, **options: Any) -> None:
     """What torchtitan's trainer does with its data loader; the trainer itself needs a GPU."""
     import torch.distributed.checkpoint
 
@@ -58,7 +59,10 @@ def train_with_torchtitan(model: Recorder, data: str, folder: Path, steps: int, 
     world_size = torch.distributed.get_world_size()
     lanes, seq_len = options["lanes"], options["seq_len"]
     config = recipe("torchtitan_loader").ParquetDataLoader.Config(
-        dataset_path=data, lanes=lanes, steps=steps, seed=options["seed"]
+        lanes=lanes,
+        steps=steps,
+        seed=options["seed"],
+        **({"dataset_path": data} if isinstance(data, str) else {"sources": data, "weights": options["weights"]}),
     )
     loader = config.build(
         dp_rank=torch.distributed.get_rank(),

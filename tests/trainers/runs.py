@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import warnings
-from itertools import chain
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,33 @@ from unique_sets import unique_groups, write_set
 from parquet_loader import ParquetLoader
 
 LANES, SEQ_LEN, STEPS = 4, 4, 5
+WEIGHTS = {"web": 0.6, "code": 0.4}
 TOKENS = LANES * SEQ_LEN * STEPS + 7  # no whole number of batches: epochs of five and of six
 RUN: dict[str, Any] = {"lanes": LANES, "seq_len": SEQ_LEN, "window": 2, "seed": 5, "threads": 1}
 PROCESS_SECONDS = 240  # a deadlock is a failure
 
 Batches = list[list[list[int]]]
+Data = str | dict[str, str]
 
 
-def write_data(folder: Path) -> str:
-    """A set in which every token id is there once."""
+def write_data(folder: Path, first: int = 0) -> str:
+    """A set in which every token id is there once, from ``first`` on."""
     borders = np.sort(np.random.default_rng(0).choice(np.arange(1, TOKENS), 19, replace=False))
     lengths = np.diff([0, *borders, TOKENS]).tolist()
-    return str(write_set(folder, unique_groups([[lengths[:5], lengths[5:10]], [lengths[10:15], lengths[15:]]])))
+    files = unique_groups([[lengths[:5], lengths[5:10]], [lengths[10:15], lengths[15:]]])
+    return str(write_set(folder, [[[[first + id for id in ids] for ids in group] for group in file] for file in files]))
 
 
-def plain(data: str, steps: int, **options: Any) -> Batches:
+def write_mixture(folder: Path) -> dict[str, str]:
+    """Two sources in which every token id is there once, for `WEIGHTS`."""
+    return {"web": write_data(folder / "web"), "code": write_data(folder / "code", first=TOKENS)}
+
+
+def plain(data: Data, steps: int, **options: Any) -> Batches:
     """What the loader itself gives for so many steps: the run that nobody interrupts."""
-    found: Batches = []
     with ParquetLoader(data, **{**RUN, **options}) as loader:
-        while len(found) < steps:
-            found += [batch.tokens[:, :SEQ_LEN].tolist() for batch in loader]
-    return found[:steps]
+        batches = chain.from_iterable(repeat(loader))  # epoch after epoch
+        return [batch.tokens[:, :SEQ_LEN].tolist() for batch in islice(batches, steps)]
 
 
 def together(ranks: list[Batches]) -> Batches:
@@ -119,7 +125,7 @@ def _run(path: str, arguments: tuple[str, ...], environment: dict[str, str]) -> 
 class Runs:
     """One training run of a recipe, in as many stretches as are asked for."""
 
-    def __init__(self, recipe: str, data: str, folder: Path, **options: Any) -> None:
+    def __init__(self, recipe: str, data: Data, folder: Path, **options: Any) -> None:
         self._recipe, self._data, self._folder = recipe, data, folder
         self._options = {**RUN, **options}
         self._stretches = 0
@@ -147,7 +153,7 @@ class Runs:
             "records": str(self._folder / "records"),
             "tag": self._stretches,
             "steps": steps,
-            "vocabulary": TOKENS,
+            "vocabulary": 2 * TOKENS,
             "kill_at": kill_at,
             "options": {**self._options, **options},
         }

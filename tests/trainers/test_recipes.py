@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import STEPS, Runs, plain
+from runs import STEPS, WEIGHTS, Data, Runs, plain
 
 DOCS = Path(__file__).parents[2] / "docs" / "trainers"
 STEPS_TRAINED = STEPS + 4  # the epoch ends in between
@@ -23,6 +23,12 @@ SAVED, KILLED = 4, 5  # steps
 WORKER: dict[str, Any] = {"num_workers": 1, "worker_options": {"multiprocessing_context": "fork"}}
 
 needs_python_3_11 = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan and JAX need Python 3.11")
+
+
+@pytest.fixture(params=["one set", "a mixture"])
+def given(request: pytest.FixtureRequest, data: str, mixture: dict[str, str]) -> tuple[Data, dict[str, Any]]:
+    """What a run reads, and the options for that."""
+    return (data, {}) if request.param == "one set" else (mixture, {"weights": WEIGHTS})
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,7 @@ needs_python_3_11 = pytest.mark.skipif(sys.version_info < (3, 11), reason="torch
     ],
 )
 def test_a_killed_run_goes_on_with_the_next_batch_on_another_number_of_ranks(
-    data: str,
+    given: tuple[Data, dict[str, Any]],
     tmp_path: Path,
     recipe: str,
     ranks: int | None,
@@ -45,19 +51,23 @@ def test_a_killed_run_goes_on_with_the_next_batch_on_another_number_of_ranks(
     first_options: dict[str, Any],
 ) -> None:
     accumulated = 2 if recipe == "hf_trainer" else 1
-    runs = Runs(recipe, data, tmp_path)
+    data, options = given
+    runs = Runs(recipe, data, tmp_path, **options)
     before = runs.stretch(STEPS_TRAINED, ranks, kill_at=KILLED * accumulated, **first_options)
     after = runs.stretch(STEPS_TRAINED, then)
     window = {"window": 64} if recipe == "torchtitan_loader" else {}  # the recipe leaves it out
-    expected = plain(data, STEPS_TRAINED * accumulated, **window)
+    expected = plain(data, STEPS_TRAINED * accumulated, **options, **window)
     assert before == expected[: KILLED * accumulated]
     assert after == expected[SAVED * accumulated :]
 
 
 @needs_python_3_11
-def test_jax_goes_on_with_the_next_batch_on_another_number_of_processes_and_devices(data: str, tmp_path: Path) -> None:
-    runs = Runs("jax_loop", data, tmp_path)
-    expected = plain(data, STEPS_TRAINED)
+def test_jax_goes_on_with_the_next_batch_on_another_number_of_processes_and_devices(
+    given: tuple[Data, dict[str, Any]], tmp_path: Path
+) -> None:
+    data, options = given
+    runs = Runs("jax_loop", data, tmp_path, **options)
+    expected = plain(data, STEPS_TRAINED, **options)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
