@@ -19,6 +19,13 @@ from .checkpoint import open_checkpoint, read_state, seal_checkpoint
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
+from .engine.fits import (
+    GOOD_TOKENS,
+    fitting_ranks,
+    fitting_threads,
+    fitting_window,
+    fitting_window_of_good_groups,
+)
 from .engine.mixer import sheets_bytes
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
@@ -414,26 +421,29 @@ class ParquetLoader:
 
 
 def _check_budget(config: EngineConfig) -> None:
+    """Refuse a budget that is too small for a window, and say what fits."""
     window = config.order.window
     needed = required_bytes(config, window)
     if needed <= config.budget_bytes:
         return
-    low, high = 0, min(window, len(config.index))  # the largest window that fits is in [low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if required_bytes(config, middle) <= config.budget_bytes:
-            low = middle
-        else:
-            high = middle
-    fits = (
-        f"or, in a new run, window={low}, which fits"
-        if low
-        else "not even window=1 fits: use fewer threads or lanes, or write the files with smaller row groups "
-        f"(the largest holds {int(config.index.tokens.max()):,} tokens)"
-    )
+    cures = [f"give at least {needed:,}"]
+    if threads := fitting_threads(config):
+        cures.append(f"or threads={threads}, which fits")
+    if fitting := fitting_window(config):
+        cures.append(f"or, in a new run, window={fitting}, which fits")
+    if len(cures) == 1:
+        if (less := required_bytes(config, 1)) < needed:
+            cures.append(f"or {less:,} in a new run with window=1")
+        if ranks := fitting_ranks(config):
+            cures.append(f"or use {ranks} ranks")
+        if fitting := fitting_window_of_good_groups(config):
+            cures.append(
+                f"or write the files with row groups of about {GOOD_TOKENS:,} tokens (the largest holds "
+                f"{int(config.index.tokens.max()):,}), of which window={fitting} fits"
+            )
     raise ConfigError(
         f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
-        f"give at least {needed:,}, {fits}"
+        f"{', '.join(cures)}"
     )
 
 

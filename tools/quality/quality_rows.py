@@ -11,14 +11,14 @@ measured is what a training run gets, from any set, and no second set has to be 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from parquet_loader import Batch, ParquetLoader
-from parquet_loader.blocks import IntArray, TokenBlock
+from parquet_loader.blocks import IntArray, TokenPart
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.formats.base import ColumnChunk
 from parquet_loader.formats.parquet import PARQUET
@@ -88,23 +88,44 @@ class _DocumentNumbers:
         keys = zip(paths, index.row_group.tolist(), strict=True)
         self._first = dict(zip(keys, self.documents.groups[:-1].tolist(), strict=True))
         self._eos = eos
-        self.read_entry, self.decode_cost, self.kept_bytes = PARQUET.read_entry, PARQUET.decode_cost, PARQUET.kept_bytes
+        self.read_entry, self.kept_bytes = PARQUET.read_entry, PARQUET.kept_bytes
+        self.decode_cost, self.most_decode_cost = PARQUET.decode_cost, PARQUET.most_decode_cost
+        self.one_part_slots = PARQUET.one_part_slots
 
-    def decode(
-        self,
-        raw: bytes | memoryview,
-        chunk: ColumnChunk,
-        *,
-        dtype: np.dtype[np.integer] | None = None,
-        bound: int | None = None,
-        on_fallback: Callable[[str], None] | None = None,
-    ) -> TokenBlock:
-        """See `Format.decode`."""
-        lengths = np.diff(PARQUET.decode(raw, chunk, on_fallback=on_fallback).offsets) + self._eos
+    def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> _OpenNumbers:
+        """See `Format.open`."""
+        return _OpenNumbers(self, raw, chunk)
+
+    def numbers(self, chunk: ColumnChunk, starts: IntArray, tokens: int, dtype: np.dtype[np.integer]) -> TokenPart:
+        """A row group's tokens, each the number of its document."""
+        lengths = np.diff(np.append(starts, tokens)) + self._eos
         first = self._first[chunk.path, chunk.row_group]
         self.documents.lengths[first : first + len(lengths)] = lengths
         numbers = np.arange(first, first + len(lengths), dtype=dtype)
-        return TokenBlock(numbers.repeat(lengths), np.concatenate([[0], np.cumsum(lengths)]))
+        return TokenPart(0, numbers.repeat(lengths), np.cumsum(lengths) - lengths)
+
+
+class _OpenNumbers:
+    """See `formats.base.OpenChunk`. All of a row group is one part."""
+
+    def __init__(self, numbers: _DocumentNumbers, raw: bytes | memoryview, chunk: ColumnChunk) -> None:
+        self._numbers = numbers
+        self._opened = PARQUET.open(raw, chunk)
+        self._chunk = chunk
+        self.fallback = self._opened.fallback
+
+    def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+        """See `formats.base.OpenChunk.cost_bytes`."""
+        return self._opened.cost_bytes(dtype=dtype, eos=eos)
+
+    def parts(self, *, dtype: np.dtype[np.integer] | None = None, **_: int | None) -> Iterator[TokenPart]:
+        """See `formats.base.OpenChunk.parts`."""
+        starts, tokens = [], 0
+        for part in self._opened.parts():
+            starts.append(part.starts + part.begin)
+            tokens += len(part.tokens)
+        assert dtype is not None
+        yield self._numbers.numbers(self._chunk, np.concatenate(starts), tokens, dtype)
 
 
 class _TextOrder(Order):
