@@ -472,6 +472,6 @@ def _check_budgets(run: MixtureRun) -> None:
         shown = ", ".join(f"{name!r}: {window}" for name, window in smaller.items())
         cure = f"; or, in a new run, give Components a window, of which these fit: {shown}"
     raise ConfigError(
-        f"budget_bytes {budget:,} is too small for a window of each of {len(configs)} sources on this rank "
-        f"and one more of the largest, which is {largest!r} with {windows[largest]} row groups; give at least {least:,}{cure}"
+        f"budget_bytes {budget:,} is too small for a window of each of {len(configs)} sources on this rank, and one "
+        f"more of the largest, which is {largest!r} with {windows[largest]} row groups; give at least {least:,}{cure}"
     )
