@@ -332,7 +332,7 @@ def test_a_source_that_ends_is_named_before_the_block_that_would_need_more(
     found: Rows = []
     with pytest.raises(SourceExhaustedError, match="'code' would be repeated more than max_epochs allows"):
         for item in DataLoader(make(sources, weights=weights), batch_size=None, num_workers=workers):
-            found.append(item["input_ids"].tolist())  # noqa: PERF401  # what came before the error counts
+            found.append(item["input_ids"].tolist())  # what came before the error counts
     assert found == plain(sources, BLOCK, weights=weights)
 
 
