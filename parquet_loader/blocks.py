@@ -1,4 +1,4 @@
-"""`TokenBlock`, what every format decodes to: its Arrow views, and memory that is reused."""
+"""`TokenBlock` and `TokenPart`, what every format decodes to: Arrow views of them, and memory that is reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["IntArray", "TokenArray", "TokenBlock", "append_eos", "as_arrow", "as_binary", "narrowed", "pooled"]
+__all__ = [
+    "IntArray",
+    "TokenArray",
+    "TokenBlock",
+    "TokenPart",
+    "append_eos",
+    "as_arrow",
+    "as_binary",
+    "narrowed",
+    "pooled",
+]
 
 IntArray = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[np.integer]
@@ -17,7 +27,8 @@ TokenArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBlock:
-    """The documents of a row group, one after another.
+    """Documents one after another: those of a row group, or of a piece of it, where the first one may have begun before
+    and the last one may go on.
 
     Attributes:
         tokens: shape ``(tokens,)``, an integer dtype; not to be written to.
@@ -32,6 +43,22 @@ class TokenBlock:
     def nbytes(self) -> int:
         """Bytes held."""
         return self.tokens.nbytes + self.offsets.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenPart:
+    """A stretch of a row group's tokens. Documents go on from part to part.
+
+    Attributes:
+        begin: the first token's place among the row group's, EOS included.
+        tokens: shape ``(tokens,)``, an integer dtype; not to be written to.
+        starts: where documents begin, from `begin`, shape ``(documents,)``, int64, rising. Empty documents make equal
+            ones, and one that is the very last may begin at the end.
+    """
+
+    begin: int
+    tokens: TokenArray
+    starts: IntArray
 
 
 def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
@@ -51,15 +78,19 @@ def narrowed(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
     return target
 
 
-def append_eos(block: TokenBlock, eos_id: int) -> TokenBlock:
-    """A block with ``eos_id`` after every document, empty ones too: as many tokens more as there are documents."""
+def append_eos(block: TokenBlock, eos_id: int, *, complete: bool = True) -> TokenBlock:
+    """A block with ``eos_id`` after every document, empty ones too; not after the last where it is not ``complete``."""
     documents = len(block.offsets) - 1
     eos = pa.scalar(np.array([eos_id], block.tokens.dtype).tobytes(), pa.large_binary())
     separator = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(as_binary(block.tokens, block.offsets), eos, separator)
     # The count, since of nothing joined pyarrow makes a buffer that is not empty.
     tokens = np.frombuffer(joined.buffers()[2] or b"", block.tokens.dtype, len(block.tokens) + documents)
-    return TokenBlock(tokens, block.offsets + np.arange(documents + 1, dtype=np.int64))
+    offsets = block.offsets + np.arange(documents + 1, dtype=np.int64)
+    if not complete:
+        tokens = tokens[:-1]
+        offsets[-1] -= 1
+    return TokenBlock(tokens, offsets)
 
 
 def as_binary(tokens: TokenArray, offsets: IntArray) -> pa.LargeBinaryArray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,14 @@ from .checkpoint import open_checkpoint, read_state, seal_checkpoint
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
-from .engine.mixer import sheets_bytes
+from .engine.fits import (
+    GOOD_TOKENS,
+    fitting_ranks,
+    fitting_threads,
+    fitting_window,
+    fitting_window_of_good_groups,
+)
+from .engine.mixer import mixture_bytes
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
@@ -414,41 +422,56 @@ class ParquetLoader:
 
 
 def _check_budget(config: EngineConfig) -> None:
+    """Refuse a budget that is too small for a window, and say what fits."""
     window = config.order.window
     needed = required_bytes(config, window)
     if needed <= config.budget_bytes:
         return
-    low, high = 0, min(window, len(config.index))  # the largest window that fits is in [low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if required_bytes(config, middle) <= config.budget_bytes:
-            low = middle
-        else:
-            high = middle
-    fits = (
-        f"or, in a new run, window={low}, which fits"
-        if low
-        else "not even window=1 fits: use fewer threads or lanes, or write the files with smaller row groups "
-        f"(the largest holds {int(config.index.tokens.max()):,} tokens)"
-    )
+    cures = [f"give at least {needed:,}"]
+    if threads := fitting_threads(config):
+        cures.append(f"or threads={threads}, which fits")
+    if fitting := fitting_window(config):
+        cures.append(f"or, in a new run, window={fitting}, which fits")
+    if len(cures) == 1:
+        if (less := required_bytes(config, 1)) < needed:
+            cures.append(f"or {less:,} in a new run with window=1")
+        if ranks := fitting_ranks(config):
+            cures.append(f"or use {ranks} ranks")
+        if fitting := fitting_window_of_good_groups(config):
+            cures.append(
+                f"or write the files with row groups of about {GOOD_TOKENS:,} tokens (the largest holds "
+                f"{int(config.index.tokens.max()):,}), of which window={fitting} fits"
+            )
     raise ConfigError(
         f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
-        f"give at least {needed:,}, {fits}"
+        f"{', '.join(cures)}"
     )
 
 
 def _check_budgets(run: MixtureRun) -> None:
     """Refuse a budget into which not one window of each source fits, and one more of the largest."""
-    configs = run.configs
-    needs = {name: required_bytes(config, config.order.window) for name, config in configs.items()}
-    columns = run.options.seq_len + run.options.overlap
-    sheets = sum(sheets_bytes(config, columns) for config in configs.values())
-    needed = sum(needs.values()) + sheets
-    if needed <= run.options.budget_bytes:
+    configs, budget = run.configs, run.options.budget_bytes
+    if not configs:
+        return  # all that is to be drawn is gone, which whoever takes rows is told
+
+    def needed(windows: Mapping[str, int]) -> int:
+        orders = {name: replace(config.order, window=windows[name]) for name, config in configs.items()}
+        sources = [replace(config, order=orders[name]) for name, config in configs.items()]
+        return mixture_bytes(sources, run.progress, run.plan)
+
+    windows = {name: min(config.order.window, len(config.index)) for name, config in configs.items()}
+    least = needed(windows)
+    if least <= budget:
         return
-    largest = max(needs, key=lambda name: needs[name])
+    largest = max(configs, key=lambda name: required_bytes(configs[name], windows[name]))
+    smaller = {name: -(-window // 2) for name, window in windows.items()}
+    while needed(smaller) > budget and max(smaller.values()) > 1:
+        smaller = {name: -(-window // 2) for name, window in smaller.items()}
+    cure = ""
+    if needed(smaller) <= budget:
+        shown = ", ".join(f"{name!r}: {window}" for name, window in smaller.items())
+        cure = f"; or, in a new run, give Components a window, of which these fit: {shown}"
     raise ConfigError(
-        f"budget_bytes {run.options.budget_bytes:,} is too small for a window of each of {len(configs)} sources on "
-        f"this rank; give at least {needed:,}. {largest!r} asks for most, {needs[largest]:,} with a window of "
-        f"{configs[largest].order.window} row groups; in a new run give it a smaller one"
+        f"budget_bytes {budget:,} is too small for a window of each of {len(configs)} sources on this rank, and one "
+        f"more of the largest, which is {largest!r} with {windows[largest]} row groups; give at least {least:,}{cure}"
     )

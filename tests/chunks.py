@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 
 from parquet_loader.blocks import TokenBlock
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
+from parquet_loader.formats.parquet import thrift
 
 Chunk = tuple[bytes, ColumnChunk]
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()]
 
 
 def leaf_type(field: pa.Field) -> pa.Field:
@@ -85,3 +87,73 @@ def assert_block(block: TokenBlock, documents: list[list[int]]) -> None:
     np.testing.assert_array_equal(block.offsets, np.concatenate([[0], np.cumsum(lengths)]))
     expected = np.array(list(itertools.chain.from_iterable(documents)), block.tokens.dtype)
     np.testing.assert_array_equal(block.tokens, expected)
+
+
+def random_documents(seed: int, rows: int, longest: int, dtype: pa.DataType, vocabulary: int) -> list[list[int] | None]:
+    """Documents of which some are empty or None, with runs of equal tokens."""
+    rng = np.random.default_rng(seed)
+    info = np.iinfo(dtype.to_pandas_dtype())
+    ids = rng.integers(info.min, info.max, vocabulary, endpoint=True, dtype=info.dtype)
+    shares = rng.dirichlet([1, 1, 4])  # of null, empty and other documents
+    documents: list[list[int] | None] = []
+    for kind in rng.choice(3, rows, p=shares):
+        length = int(rng.integers(1, longest, endpoint=True))
+        tokens = ids[rng.integers(0, vocabulary, length)].repeat(int(rng.integers(1, 20)))[:length]
+        documents.append([None, [], tokens.tolist()][kind])
+    return documents
+
+
+def table_of(
+    documents: list[list[int] | None], element: pa.Field, *, nullable: bool = True, parents: int = 0
+) -> pa.Table:
+    """A table of one column: a list, within so many structs."""
+    kind: pa.DataType = pa.list_(element)
+    values: list[Any] = documents if nullable else [document or [] for document in documents]
+    for _ in range(parents):
+        kind = pa.struct([pa.field("inner", kind, nullable)])
+        values = [{"inner": value} for value in values]
+    field = pa.field("tokens", kind, nullable)
+    return pa.table([pa.array(values, kind)], schema=pa.schema([field]))
+
+
+def v1_page(repetition: bytes, definition: bytes, values: bytes, slots: int, **changes: Any) -> bytes:
+    """A plain, uncompressed data page; ``changes`` are header fields by name."""
+    body = b"".join(len(part).to_bytes(4, "little") + part for part in (repetition, definition)) + values
+    number = {"kind": 0, "unpacked": len(body), "stored": len(body), "encoding": 0, "levels": 3, "slots": slots}
+    number |= changes
+    fields = [number["slots"], number["encoding"], number["levels"], number["levels"]]
+    header = thrift.struct(*((place + 1, thrift.I32, value) for place, value in enumerate(fields)))
+    return (
+        thrift.struct(
+            (1, thrift.I32, number["kind"]),
+            (2, thrift.I32, number["unpacked"]),
+            (3, thrift.I32, number["stored"]),
+            (5, thrift.STRUCT, header),
+        )
+        + body
+    )
+
+
+def crafted(*parts: bytes, rows: int, slots: int, codec: str = "UNCOMPRESSED", physical_type: str = "INT32") -> Chunk:
+    """A chunk of required lists of required elements."""
+    layout = ColumnLayout(
+        column="tokens", physical_type=physical_type, signed=True, max_definition_level=1, nullable_element=False
+    )
+    raw = b"".join(parts)
+    return raw, ColumnChunk(
+        path="a.parquet",
+        row_group=0,
+        layout=layout,
+        start=4,
+        length=len(raw),
+        rows=rows,
+        slots=slots,
+        tokens=-1,
+        codec=codec,
+        dictionary_offset=-1,
+        data_offset=0,
+    )
+
+
+FOUR = np.arange(4, dtype=np.int32).tobytes()
+FOUR_LEVELS = (b"\x03\x0a", b"\x08\x01")  # repetition 0 1 0 1, definition 1 1 1 1

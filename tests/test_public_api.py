@@ -68,6 +68,7 @@ DATASET_ARGUMENTS = LOADER_ARGUMENTS | {
     "boundaries": (),
     "mask_first_labels": False,
     "with_state": False,
+    "with_sources": False,
 }
 
 

@@ -26,16 +26,10 @@ class ParquetDataLoader(BaseDataLoader):
             raise ValueError(
                 f"set training.local_batch_size to {config.lanes / dp_world_size:g}, not {local_batch_size}"
             )
-        options = {"seed": config.seed, "weights": config.weights, "overlap": 1, "boundaries": ["position_ids"]}
+        run = {"steps": config.steps, "lanes": config.lanes, "seed": config.seed, "weights": config.weights}
         place = {"rank": dp_rank, "world_size": dp_world_size}
-        self.batches = TokenBatches(
-            config.sources or config.dataset_path,
-            seq_len=seq_len,
-            lanes=config.lanes,
-            steps=config.steps,
-            **place,
-            **options,
-        )
+        options = {"seq_len": seq_len, "overlap": 1, "boundaries": ["position_ids"]}
+        self.batches = TokenBatches(config.sources or config.dataset_path, **run, **place, **options)
         self.state_dict, self.load_state_dict = self.batches.state_dict, self.batches.load_state_dict
         self.close = self.batches.close
 

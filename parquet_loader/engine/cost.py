@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..formats.base import CODEC_NAMES, ChunkSize
 from .config import EngineConfig
-from .slices import BAND_TOKENS
+from .slices import BAND_TOKENS, MOST_BAND_TOKENS
 
-__all__ = ["TASK_BYTES", "GroupCost", "group_cost", "kept_by_threads", "required_bytes"]
+__all__ = [
+    "TASK_BYTES",
+    "GroupCost",
+    "group_cost",
+    "kept_by_threads",
+    "required_bytes",
+    "required_together",
+    "reserve_bytes",
+    "text_cost",
+]
 
 # Row groups that follow each other and hold less than this together are one task: tiny ones do not cost a task each.
 TASK_BYTES = 1 << 20
 _BORDER_BYTES = 8
-_OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a block or a band
-_GROUP_BYTES = 4 << 10  # more than what does not depend on a row group's size in `GroupCost.block`
+_OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a part or a band
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,102 +33,162 @@ class GroupCost:
     """Bytes that a row group holds on its way.
 
     Attributes:
-        fetch: its chunk, and what decoding needs beside chunk and block; released once decoded.
-        block: the decoded block, and what cutting it needs; released when the last band that lies in it is cut.
+        fetch: its chunk, and what decoding and cutting need beside it; released when that is done.
+        decode: what of that is for decoding.
+        text: of bands that begin in it and go on in others, until they are cut.
         slices: its share of the slices; released when the window has been used up.
     """
 
     fetch: int
-    block: int
+    decode: int
+    text: int
     slices: int
 
     @property
     def total(self) -> int:
         """What must fit for the row group's task to be admitted."""
-        return self.fetch + self.block + self.slices
+        return self.fetch + self.text + self.slices
 
 
 def group_cost(
-    config: EngineConfig,
-    *,
-    chunk_bytes: int,
-    rows: int,
-    tokens: int,
-    stored_itemsize: int,
-    inside: int,
-    joined: int,
-    cuts: int,
+    config: EngineConfig, size: ChunkSize, *, codec: str, inside: int, longest: int, text: int, cuts: int
 ) -> GroupCost:
-    """The cost of a row group; it never falls where a number rises.
+    """The cost of a row group; it never falls where a number rises, among row groups of one part and among others.
 
     Args:
         config: what it is decoded for.
-        chunk_bytes, rows, tokens: of the row group, tokens without EOS.
-        stored_itemsize: bytes that a token takes as it is stored.
+        size: of its chunk.
+        codec: its compression.
         inside: tokens of it that the lanes take.
-        joined: those of them that are in bands which lie in several row groups.
+        longest: those of the largest band that lies in it alone.
+        text: `text_cost` of the bands that begin in it and go on in others.
         cuts: lane borders that fall in it.
     """
-    itemsize, offsets = config.held_dtype.itemsize, (rows + 1) * _BORDER_BYTES
-    peak, block = config.format.decode_cost(chunk_bytes=chunk_bytes, tokens=tokens, rows=rows, itemsize=stored_itemsize)
-    if stored_itemsize != itemsize:
-        cast = tokens * itemsize + offsets + _OBJECTS_BYTES
-        peak = max(peak, chunk_bytes + block + cast)
-        block = cast
-    if config.eos_id is not None:  # a block without EOS, the joined one, and the offsets that pyarrow joins by
-        joined_block = (tokens + rows) * itemsize + offsets + _OBJECTS_BYTES
-        peak = max(peak, chunk_bytes + block + joined_block + 2 * offsets)
-        block = joined_block
-    documents = min(rows, inside) + 1 + cuts
-    # Cutting makes borders, words, a permutation and offsets, several of them at the same time.
-    cutting = joined * itemsize + documents * 6 * _BORDER_BYTES + _OBJECTS_BYTES
+    eos = config.eos_id is not None
+    decode = config.format.decode_cost(size, codec=codec, dtype=config.held_dtype, eos=eos)
+    documents = min(size.rows, inside) + 1 + cuts
+    in_parts = size.slots > config.format.one_part_slots()
+    cutting = text_cost(config, tokens=longest if in_parts else 0, documents=documents)
     return GroupCost(
-        fetch=max(peak - block, chunk_bytes),
-        block=block + cutting,
+        fetch=size.chunk_bytes + decode + cutting,
+        decode=decode,
+        text=text,
         # Where documents begin is there twice while the bands' are put together.
-        slices=inside * itemsize + (documents + cuts) * 2 * _BORDER_BYTES,
+        slices=inside * config.held_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES,
     )
 
 
+def text_cost(config: EngineConfig, *, tokens: int, documents: int) -> int:
+    """What the text of a band holds until it has been cut. Cutting makes borders, words, a permutation and offsets,
+    several of them at the same time.
+    """
+    return tokens * config.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+
+
 def required_bytes(config: EngineConfig, window: int) -> int:
-    """A budget within which any window of that many row groups can be loaded, whichever row groups it consists of.
+    """A budget within which any window of that many row groups can be loaded, whichever row groups it consists of, if
+    they are as row groups nearly always are; see `reserve_bytes`.
+    """
+    needed = _needed(config, window)
+    return kept_by_threads(config) + needed.slices + needed.working
 
-    While the consumer waits for a task, what is held is the window's slices so far, the blocks of the one band that
-    lies across the border to that task, and the task:
 
-        row groups   │ slices │ slices │ slices + block ┊ slices + block + fetch
-                                             └──── one band ────┘
+def required_together(configs: Sequence[EngineConfig], reserved_bytes: int, *, apart: bool) -> int:
+    """A budget within which the windows of several sources can be loaded as rows need them.
+
+    Each source has the window that it is in, and there is room for one more, of the largest. Where lanes stand apart,
+    a source may be in two windows for a while, and several sources at the same time.
+
+    Args:
+        configs: of the sources.
+        reserved_bytes: what else is held all the time.
+        apart: whether lanes stand apart.
+    """
+    needs = [_needed(config, config.order.window) for config in configs]
+    windows = [needed.slices for needed in needs]
+    more = sum(windows) if apart else max(windows) if len(windows) > 1 else 0
+    working = max(needed.working for needed in needs)
+    return reserved_bytes + max(map(kept_by_threads, configs)) + sum(windows) + more + working
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """What a window needs: `slices` until it has been used up, and `working` while it is loaded."""
+
+    slices: int
+    working: int
+
+
+def _needed(config: EngineConfig, window: int) -> _Needed:
+    """What any window of that many row groups needs on a rank.
+
+    While the consumer waits for a task, what is held is the window's slices so far, the text of the one band that lies
+    across the border to that task, and the task:
+
+        row groups   │ slices │ slices │ slices ┊ slices + fetch + text of a band across its end
+                                          └─ text ─┘
     """
     index, order, lanes = config.index, config.order, config.last - config.first
     window = min(window, len(index))
-    ascending, most_rows, most_tokens = (np.sort(x) for x in (order.group_tokens, index.rows, index.tokens))
+    ascending, most_rows = np.sort(order.group_tokens), np.sort(index.rows)
     window_tokens, window_rows = int(ascending[-window:].sum()), int(most_rows[-window:].sum())
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
     documents = min(window_rows, share) + window + 2 * lanes + 2
     slices = share * config.held_dtype.itemsize + documents * 2 * _BORDER_BYTES
-    band = min(share, max(BAND_TOKENS, window_tokens // order.lanes + 1))
-
-    def held(chunk_bytes: int, rows: int, tokens: int) -> GroupCost:
-        inside = min(tokens + rows, share)
-        return group_cost(
-            config,
-            chunk_bytes=chunk_bytes,
-            rows=rows,
-            tokens=tokens,
-            stored_itemsize=max(layout.dtype.itemsize for layout in index.layouts),
-            inside=inside,
-            joined=min(inside, 2 * band),
-            cuts=lanes + 1,
-        )
-
-    # The band holds an end of one row group and the whole of as many others as fit into it.
-    groups = min(window - 1, 1 + int(np.searchsorted(np.cumsum(ascending), band, side="right")))
+    lane = window_tokens // order.lanes + 1
     across = 0
-    if groups:
-        tokens = min(int(most_tokens[-1]) + band, int(most_tokens[-groups:].sum()))
-        across = held(0, int(most_rows[-groups:].sum()), tokens).block + groups * _GROUP_BYTES
-    task = held(int(index.length.max()), int(most_rows[-1]), int(most_tokens[-1]))
-    return kept_by_threads(config) + slices + across + max(task.fetch + task.block, 2 * TASK_BYTES)
+    if window > 1:
+        # The band holds ends of two row groups, and between them as many others as fit into it.
+        band = min(share, max(BAND_TOKENS, lane))
+        groups = min(window, 2 + int(np.searchsorted(np.cumsum(ascending), band, side="right")))
+        rows = min(int(most_rows[-groups:].sum()), band)
+        across = text_cost(config, tokens=band, documents=rows + groups + lanes + 1)
+    fetch = 0
+    for size in _largest(config):
+        inside = min(size.tokens + size.rows, share)
+        longest = min(inside, max(MOST_BAND_TOKENS, lane))
+        for codec in np.unique(index.codec):
+            name = CODEC_NAMES[codec]
+            cost = group_cost(config, size, codec=name, inside=inside, longest=longest, text=0, cuts=lanes + 1)
+            fetch = max(fetch, cost.fetch)
+    return _Needed(slices=slices, working=across + max(fetch + across, 2 * TASK_BYTES))
+
+
+def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
+    """What of the budget is kept for row groups that turn out to hold more while they are decoded than their cost says:
+    as much as any may, but no more than half of what the budget has beyond the least.
+
+    Args:
+        configs: of all sources that share the budget.
+        least_bytes: the least budget.
+    """
+    most = 0
+    for config in configs:
+        size = _largest(config)[-1]
+        if size.slots > config.format.one_part_slots():
+            eos = config.eos_id is not None
+            most = max(most, config.format.most_decode_cost(size, dtype=config.held_dtype, eos=eos))
+    if not most:
+        return 0
+    return min(most, max(0, configs[0].budget_bytes - least_bytes) // 2)
+
+
+def _largest(config: EngineConfig) -> list[ChunkSize]:
+    """The largest of each number among the row groups of one part, and among the others, where there are any."""
+    index = config.index
+    slots = index.tokens + index.rows
+    in_one = slots <= config.format.one_part_slots()
+    return [
+        ChunkSize(
+            chunk_bytes=int(index.length[picked].max()),
+            slots=int(slots[picked].max()),
+            tokens=int(index.tokens[picked].max()),
+            rows=int(index.rows[picked].max()),
+            itemsize=max(layout.dtype.itemsize for layout in index.layouts),
+        )
+        for picked in (in_one, ~in_one)
+        if picked.any()
+    ]
 
 
 def kept_by_threads(config: EngineConfig) -> int:

@@ -2,11 +2,11 @@
 
 For each window it plans which row groups the lanes' stretch touches, and makes tasks of them for the prefetcher:
 
-    task   read ──► decode ──► cut every complete band ──► release row groups that no band needs any more
-    held   chunk    + block    + slices                    - chunk - block
+    task   read ──► decode a part ──► cut every band that it completes ──► the next part ... ──► release the chunk
+    held   chunk    + part            + slices, text of bands                 - part             - chunk
 
 When all tasks of a window have come out, its slices go to the packer, which gives their bytes back once the rows have
-been copied from them. So what is held is fetched bytes, decoded blocks and shuffled slices, and each is counted.
+been copied from them. So what is held is fetched bytes, decoded parts and shuffled slices, and each is counted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..blocks import IntArray, TokenArray, TokenBlock, append_eos
+from ..blocks import IntArray, TokenArray, TokenPart
 from ..errors import LoaderClosedError
 from ..order.order import Order, Window
 from .config import Counters, EngineConfig
-from .cost import kept_by_threads
+from .cost import kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import Read, TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
-from .slices import Band, Slices, cut_band
+from .reserve import Reserve
+from .slices import Band, BandText, Slices, cut_band
 
 __all__ = ["Engine", "Lengths"]
 
@@ -53,16 +54,18 @@ class _Shared:
         counters: changed under the budget's lock.
         decoders: held while decoding and cutting: more threads wait for storage than there are cores to decode on.
         stop: set when nothing is wanted any more.
+        reserve: for row groups that hold more while they are decoded than was thought.
     """
 
     budget: Budget
     counters: Counters
     decoders: contextlib.AbstractContextManager[object]
     stop: threading.Event
+    reserve: Reserve
 
 
 class _WindowJob:
-    """One window on its way: its tasks run on any threads, and share the blocks of bands that lie in several."""
+    """One window on its way: its tasks run on any threads, and put together the text of bands that lie in several."""
 
     def __init__(self, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
         self.plan = plan
@@ -70,15 +73,9 @@ class _WindowJob:
         self._shared = shared
         self._budget = shared.budget
         self._lock = threading.Lock()
-        self._blocks: dict[int, TokenBlock] = {}
-        self._bands_of: dict[int, list[Band]] = {ordinal: [] for ordinal in plan.costs}
-        self._missing: dict[Band, int] = {}  # row groups that a band needs and that are not decoded
-        for band in plan.bands:
-            ordinals = [ordinal for ordinal in band.groups if ordinal in plan.costs]
-            self._missing[band] = len(ordinals)
-            for ordinal in ordinals:
-                self._bands_of[ordinal].append(band)
-        self._uncut = {ordinal: len(bands) for ordinal, bands in self._bands_of.items()}
+        self._texts: dict[Band, BandText] = {}
+        self._band_begins = [band.begin for band in plan.bands]
+        self._band_ends = [band.end for band in plan.bands]
 
     @property
     def slices_bytes(self) -> int:
@@ -87,70 +84,88 @@ class _WindowJob:
 
     def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
+        slices: list[Slices] = []
         for read in task.reads:
             file = self._config.index.files[read.file]
             data = self._config.storage.read(file, read.start, read.length, self._shared.stop)
             with self._shared.decoders:
-                self._decode(read, memoryview(data))
+                self._decode(read, memoryview(data), slices)
             del data
         self._budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
-        completed = self._completed_by(task.ordinals)
-        with self._shared.decoders:
-            return self, [self._cut(band) for band in completed]
+        return self, slices
 
-    def _decode(self, read: Read, data: memoryview) -> None:
-        config, counters = self._config, self._shared.counters
-        tokens = 0
-        fallbacks: list[str] = []
+    def _decode(self, read: Read, data: memoryview, slices: list[Slices]) -> None:
+        config, counters, plan = self._config, self._shared.counters, self.plan
+        tokens = fallbacks = 0
         for ordinal in read.ordinals:
-            chunk = config.index.chunk(int(self.plan.window.groups[ordinal]))
-            begin = chunk.start - read.start
-            block = config.format.decode(
-                data[begin : begin + chunk.length],
-                chunk,
+            chunk = config.index.chunk(int(plan.window.groups[ordinal]))
+            begin, origin = chunk.start - read.start, int(plan.window.offsets[ordinal])
+            opened = config.format.open(data[begin : begin + chunk.length], chunk)
+            cost = opened.cost_bytes(dtype=config.held_dtype, eos=config.eos_id is not None)
+            parts = opened.parts(
                 dtype=config.held_dtype,
                 bound=config.bound,
-                on_fallback=fallbacks.append,
+                eos_id=config.eos_id,
+                first=int(plan.starts[0]) - origin,
+                last=int(plan.starts[-1]) - origin,
             )
-            tokens += len(block.tokens)
-            if config.eos_id is not None:
-                block = append_eos(block, config.eos_id)
-            with self._lock:
-                self._blocks[ordinal] = block
+            with self._shared.reserve.hold(cost - plan.costs[ordinal].decode, chunk):
+                for part in parts:
+                    tokens += len(part.tokens) - (len(part.starts) if config.eos_id is not None else 0)
+                    self._cut_from(part, origin + part.begin, slices)
+                    del part  # not to be held while the next one is decoded
+            fallbacks += bool(opened.fallback)
+            del opened, parts
         with self._budget.lock:
             counters.reads += 1
             counters.bytes_read += read.length
             counters.row_groups += len(read.ordinals)
             counters.tokens_decoded += tokens
-            counters.fallbacks += len(fallbacks)
+            counters.fallbacks += fallbacks
 
-    def _completed_by(self, ordinals: tuple[int, ...]) -> list[Band]:
-        """Bands that lacked only these row groups. Each band is returned once."""
-        completed = []
-        with self._lock:
-            for band in (band for ordinal in ordinals for band in self._bands_of[ordinal]):
-                self._missing[band] -= 1
-                if not self._missing[band]:
-                    completed.append(band)
-        return completed
+    def _cut_from(self, part: TokenPart, begin: int, slices: list[Slices]) -> None:
+        """Cut the bands that a part, which begins there in the window, completes."""
+        end = begin + len(part.tokens)
+        bands = self.plan.bands
+        # Bands follow each other: those that end behind the part's beginning and begin before its end.
+        first_band = bisect.bisect_right(self._band_ends, begin)
+        for number in range(first_band, bisect.bisect_left(self._band_begins, end)):
+            band = bands[number]
+            low, high = max(band.begin, begin), min(band.end, end)
+            tokens = part.tokens[low - begin : high - begin]
+            # A document that begins at the very end of the part is empty so far, and of whatever comes next.
+            first, last = part.starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
+            documents = part.starts[first:last] + (begin - band.begin)
+            if high - low == band.end - band.begin:
+                slices.append(self._cut(band, tokens, documents))
+                continue
+            with self._lock:
+                text = self._texts.get(band)
+                if text is None:
+                    text = self._texts[band] = BandText(band, self._config.held_dtype)
+            text.tokens[low - band.begin : high - band.begin] = tokens
+            with self._lock:
+                text.documents.append(documents)
+                text.missing -= high - low
+                if text.missing:
+                    continue
+                del self._texts[band]
+            slices.append(self._cut(band, text.tokens, np.concatenate(text.documents)))
+            del text
+            self._budget.release(self.plan.texts.get(band, 0))
 
-    def _cut(self, band: Band) -> Slices:
+    def _cut(self, band: Band, tokens: TokenArray, documents: IntArray) -> Slices:
         plan, first = self.plan, self._config.first
-        with self._lock:
-            blocks = {ordinal: self._blocks[ordinal] for ordinal in band.groups if ordinal in self._blocks}
-        starts = plan.starts[band.first_lane - first : band.last_lane - first + 1]
-        slices = cut_band(band, starts, plan.window, self._config.order, blocks, spans=plan.spans, first_lane=first)
-        ordinals = list(blocks)
-        blocks.clear()
-        released = 0
-        with self._lock:
-            for ordinal in ordinals:
-                self._uncut[ordinal] -= 1
-                if not self._uncut[ordinal]:
-                    del self._blocks[ordinal]
-                    released += plan.costs[ordinal].block
-        self._budget.release(released)
-        return slices
+        return cut_band(
+            band,
+            tokens,
+            documents,
+            starts=plan.starts[band.first_lane - first : band.last_lane - first + 1],
+            window=plan.window,
+            order=self._config.order,
+            spans=plan.spans,
+            first_lane=first,
+        )
 
 
 class Engine:
@@ -159,12 +174,14 @@ class Engine:
     Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
-        sources: what it runs on. Budget, threads and requests are the first one's, and serve all of them together.
+        sources: what it runs on. Budget and threads are the first one's, requests the most that one has;
+            they serve all of them together.
         demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
             a source's own windows in their order.
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
         dtypes: of each source's rows.
         counters: where what it does is counted.
+        least_bytes: the least budget with which this can work; of what there is beyond, a part is kept aside.
         reserved_bytes: of the budget, for whoever asks for rows.
 
     Attributes:
@@ -180,19 +197,22 @@ class Engine:
         lengths: Sequence[Lengths],
         dtypes: Sequence[np.dtype[np.integer]],
         counters: Counters,
+        least_bytes: int,
         reserved_bytes: int = 0,
     ) -> None:
         self.pid = os.getpid()
         self.halted = False
         general = sources[0]
-        self.budget = Budget(general.budget_bytes)
+        reserve = reserve_bytes(sources, least_bytes)
+        self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
         self.budget.acquire(max(map(kept_by_threads, sources)) + reserved_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
-        spare = general.requests > general.threads
+        requests = max(source.requests for source in sources)
+        spare = requests > general.threads
         decoders = threading.Semaphore(general.threads) if spare else contextlib.nullcontext()
-        self._shared = _Shared(self.budget, counters, decoders, threading.Event())
-        workers = max(general.threads, general.requests)
+        self._shared = _Shared(self.budget, counters, decoders, threading.Event(), Reserve(reserve, self.budget))
+        workers = max(general.threads, requests)
         self._prefetcher = Prefetcher(
             _tasks(sources, demand, self._shared),
             self.budget,

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..blocks import IntArray
+from ..formats.base import CODEC_NAMES, ChunkSize
 from ..index.index import DatasetIndex
 from ..order.order import Window
 from .config import EngineConfig
-from .cost import TASK_BYTES, GroupCost, group_cost
+from .cost import TASK_BYTES, GroupCost, group_cost, text_cost
 from .slices import Band, Spans, plan_bands, slice_spans
 
 __all__ = ["Read", "TaskPlan", "WindowPlan", "plan_window"]
@@ -57,6 +58,7 @@ class WindowPlan:
         starts: where the lanes' slices begin in it, shape ``(lanes + 1,)``.
         spans: where they lie in the lanes' streams.
         bands: how lanes are cut together.
+        texts: what the bands that lie in several row groups hold until they are cut.
         costs: of each row group that is needed, by its ordinal in the window.
         tasks: all of `costs`, each once.
     """
@@ -65,6 +67,7 @@ class WindowPlan:
     starts: IntArray
     spans: Spans
     bands: tuple[Band, ...]
+    texts: Mapping[Band, int]
     costs: Mapping[int, GroupCost]
     tasks: tuple[TaskPlan, ...]
 
@@ -76,20 +79,31 @@ def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
     bands = plan_bands(starts, offsets, config.first)
     inside = np.diff(np.clip(offsets, starts[0], starts[-1])).tolist()
     cuts = np.diff(np.searchsorted(starts, offsets)).tolist()
-    joined = [0] * len(inside)
+    rows = index.rows[window.groups].tolist()
+    longest, text = [0] * len(inside), [0] * len(inside)  # of bands in a row group, and of those that go on from it
+    texts: dict[Band, int] = {}
     for band in bands:
-        if len(band.groups) > 1:
-            for ordinal in band.groups:
-                joined[ordinal] += min(band.end, int(offsets[ordinal + 1])) - max(band.begin, int(offsets[ordinal]))
+        taken = {
+            ordinal: tokens
+            for ordinal in band.groups
+            if (tokens := min(band.end, int(offsets[ordinal + 1])) - max(band.begin, int(offsets[ordinal])))
+        }
+        first = next(iter(taken))
+        if len(taken) == 1:
+            longest[first] = max(longest[first], taken[first])
+        else:
+            documents = sum(min(rows[ordinal], tokens) + 1 for ordinal, tokens in taken.items())
+            documents += band.last_lane - band.first_lane + 1
+            texts[band] = text_cost(config, tokens=band.end - band.begin, documents=documents)
+            text[first] += texts[band]
     costs = {
         ordinal: group_cost(
             config,
-            chunk_bytes=int(index.length[group]),
-            rows=int(index.rows[group]),
-            tokens=int(index.tokens[group]),
-            stored_itemsize=index.itemsize(group),
+            _size_of(index, group),
+            codec=CODEC_NAMES[int(index.codec[group])],
             inside=inside[ordinal],
-            joined=joined[ordinal],
+            longest=longest[ordinal],
+            text=text[ordinal],
             cuts=cuts[ordinal],
         )
         for ordinal, group in enumerate(window.groups.tolist())
@@ -108,8 +122,20 @@ def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
         starts=starts,
         spans=slice_spans(window, starts, config.order.lanes, config.first, config.last),
         bands=tuple(bands),
+        texts=texts,
         costs=costs,
         tasks=tuple(_plan_task(index, window, costs, ordinals) for ordinals in together),
+    )
+
+
+def _size_of(index: DatasetIndex, group: int) -> ChunkSize:
+    tokens, rows = int(index.tokens[group]), int(index.rows[group])
+    return ChunkSize(
+        chunk_bytes=int(index.length[group]),
+        slots=tokens + rows,
+        tokens=tokens,
+        rows=rows,
+        itemsize=index.itemsize(group),
     )
 
 

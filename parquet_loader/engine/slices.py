@@ -6,9 +6,10 @@ The window's tokens are one stretch; row groups and lanes cut it differently:
     lanes          │   0   │   1   │   2   │   3   │   4   │   5   │
     bands          │   A   │   B   │   C   │   D       ...
 
-A *band* is a run of lanes that is cut in one go, as soon as the row groups that it lies in are decoded: as many lanes
-as one row group holds completely, or else the lane across its end with what it takes of the neighbours. Row groups are
-released when the last band that lies in them is cut.
+A *band* is a run of lanes that is cut in one go, as soon as all its tokens are decoded: as many lanes as one row group
+holds completely, up to some megabytes, or else the lane across its end with what it takes of the neighbours. A band
+that lies in one decoded part is cut from there; the text of others is put together (`BandText`), so that parts need not
+be kept.
 
 In a band, document borders and lane borders are merged, so that a document which a lane border falls in becomes two
 fragments; one permutation, a lane's documents after another's, then moves all of them by one `take` on a binary view.
@@ -16,18 +17,19 @@ fragments; one permutation, a lane's documents after another's, then moves all o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..blocks import IntArray, TokenArray, TokenBlock, as_arrow, as_binary, pooled
+from ..blocks import IntArray, TokenArray, as_arrow, as_binary, pooled
 from ..order.order import Order, Window
 
-__all__ = ["Band", "Slices", "Spans", "cut_band", "equal_stretches", "plan_bands", "slice_spans"]
+__all__ = ["Band", "BandText", "Slices", "Spans", "cut_band", "equal_stretches", "plan_bands", "slice_spans"]
 
 # Where row groups or slices are tiny, lanes are cut together until a band is worth its Python: a quarter megabyte.
 BAND_TOKENS = 1 << 16
+# Where row groups are huge, lanes are cut together as long as a band is no larger than this, or one lane.
+MOST_BAND_TOKENS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,7 @@ def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Ban
         group = int(np.searchsorted(offsets, begin, side="right")) - 1
         if group >= len(offsets) - 1:
             break  # only empty slices are left
-        reach = max(int(offsets[group + 1]), begin + BAND_TOKENS)
+        reach = max(min(int(offsets[group + 1]), begin + MOST_BAND_TOKENS), begin + BAND_TOKENS)
         last = max(int(np.searchsorted(starts, reach, side="right")) - 1, lane + 1)
         end = int(starts[last])
         if end > begin:
@@ -142,13 +144,29 @@ def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Ban
     return bands
 
 
+class BandText:
+    """A band's tokens and where its documents begin, put together from parts that come in any order.
+
+    Attributes:
+        tokens: shape ``(tokens of the band,)``.
+        documents: where documents begin, counted from the band's first token; in no order.
+        missing: how many tokens are not there yet.
+    """
+
+    def __init__(self, band: Band, dtype: np.dtype[np.integer]) -> None:
+        self.tokens: TokenArray = pooled(band.end - band.begin, dtype)
+        self.documents: list[IntArray] = []
+        self.missing = len(self.tokens)
+
+
 def cut_band(
     band: Band,
+    tokens: TokenArray,
+    documents: IntArray,
+    *,
     starts: IntArray,
     window: Window,
     order: Order,
-    blocks: Mapping[int, TokenBlock],
-    *,
     spans: Spans,
     first_lane: int,
 ) -> Slices:
@@ -156,15 +174,16 @@ def cut_band(
 
     Args:
         band: which lanes.
+        tokens: the band's, shape ``(band.end - band.begin,)``.
+        documents: where documents begin in them, in any order and maybe several times; where lanes do, they need not.
         starts: where the band's lanes begin in the window, and where the last ends, shape ``(lanes + 1,)``.
         window: the window.
         order: the run's order.
-        blocks: the decoded row groups by ordinal; all that the band lies in, except empty ones.
         spans: of the window's slices.
         first_lane: the number of their first lane.
     """
     cuts = starts - band.begin
-    tokens, borders = _join(band, cuts, window, blocks)
+    borders = _borders(cuts, documents)
     lane_documents = borders.searchsorted(cuts)
     if order.shuffle:
         permutation = np.empty(len(borders) - 1, np.int64)
@@ -175,11 +194,11 @@ def cut_band(
             )
         moved = as_binary(tokens, borders).take(as_arrow(permutation))
         _, moved_offsets, moved_tokens = moved.buffers()
-        documents = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
+        begins_at = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
         tokens = np.frombuffer(moved_tokens, tokens.dtype)[: band.end - band.begin]
     else:
-        documents = borders[:-1]
-        tokens = tokens.copy()  # a view would keep whole row groups alive
+        begins_at = borders[:-1]
+        tokens = tokens.copy()  # a view would keep all of a part alive
     first, last = band.first_lane - first_lane, band.last_lane - first_lane
     begins, lengths = spans.begins[first:last], np.diff(cuts)
     rectangles = []
@@ -188,7 +207,7 @@ def cut_band(
             together = tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, int(lengths[low]))
             rectangles.append((first + low, first + high, int(begins[low]), together))
     origins = np.arange(first, last) * spans.width + begins - spans.origin - cuts[:-1]
-    return Slices(first=first, rectangles=rectangles, documents=documents + origins.repeat(np.diff(lane_documents)))
+    return Slices(first=first, rectangles=rectangles, documents=begins_at + origins.repeat(np.diff(lane_documents)))
 
 
 def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
@@ -200,23 +219,11 @@ def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
     return list(zip([0, *edges], [*edges, len(arrays[0])], strict=True))
 
 
-def _join(band: Band, cuts: IntArray, window: Window, blocks: Mapping[int, TokenBlock]) -> tuple[TokenArray, IntArray]:
-    """(the band's tokens, where its documents begin and its lanes are cut in them, rising without equals)."""
-    pieces, borders = [], [cuts]
-    for group in band.groups:
-        if group not in blocks:
-            continue
-        block, origin = blocks[group], int(window.offsets[group])
-        low, high = max(band.begin - origin, 0), min(band.end - origin, len(block.tokens))
-        pieces.append(block.tokens[low:high])
-        # A document that begins at the very end of what is taken is empty, or not of this band.
-        first, last = block.offsets.searchsorted((low, high)).tolist()
-        borders.append(block.offsets[first:last] + (origin - band.begin))
-    joined = np.concatenate(borders)
-    joined.sort()
-    distinct = joined[1:] != joined[:-1]
+def _borders(cuts: IntArray, documents: IntArray) -> IntArray:
+    """Where a band's documents begin and its lanes are cut, rising without equals."""
+    borders = np.concatenate((cuts, documents))
+    borders.sort()
+    distinct = borders[1:] != borders[:-1]
     if not distinct.all():  # empty documents, empty slices, and borders where a lane is cut
-        joined = joined[np.concatenate(([True], distinct))]
-    if len(pieces) == 1:
-        return pieces[0], joined
-    return np.concatenate(pieces, out=pooled(band.end - band.begin, pieces[0].dtype)), joined
+        borders = borders[np.concatenate(([True], distinct))]
+    return borders

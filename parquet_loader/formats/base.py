@@ -4,7 +4,7 @@ A `Format` reads what a file holds into a `FileEntry`, tells what a row group co
 
     file's tail ──► Format.read_entry ──► FileEntry ──► DatasetIndex ──► ColumnChunk
                                                                              │
-    row group's bytes ───────────────────────────────► Format.decode ◄───────┘ ──► TokenBlock
+    row group's bytes ─────────────────────────────────► Format.open ◄───────┘ ──► OpenChunk.parts ──► TokenParts
 
 Index, order, engine and checkpoints know nothing else of it.
 """
@@ -12,7 +12,7 @@ Index, order, engine and checkpoints know nothing else of it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from ..blocks import IntArray, TokenBlock
+from ..blocks import IntArray, TokenPart
 from ..errors import DataError
 from ..storage.base import FileInfo, Storage
 
@@ -30,6 +30,7 @@ __all__ = [
     "ENTRY_ARRAYS",
     "MAX_SLOTS",
     "RECOUNT",
+    "ChunkSize",
     "ColumnChunk",
     "ColumnLayout",
     "Counting",
@@ -37,6 +38,7 @@ __all__ = [
     "FileEntry",
     "Format",
     "Leaf",
+    "OpenChunk",
     "impossible_numbers",
 ]
 
@@ -165,6 +167,34 @@ class ColumnChunk:
         return DataError(problem, path=self.path, row_group=self.row_group, column=self.layout.column)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSize:
+    """What the cost of decoding a column chunk depends on, or a bound of each for several chunks.
+
+    Attributes:
+        chunk_bytes: the chunk's length.
+        slots, tokens, rows: of it.
+        itemsize: bytes that a token takes as it is stored.
+    """
+
+    chunk_bytes: int
+    slots: int
+    tokens: int
+    rows: int
+    itemsize: int
+
+    @classmethod
+    def of_chunk(cls, chunk: ColumnChunk) -> ChunkSize:
+        """A chunk's."""
+        return cls(
+            chunk_bytes=chunk.length,
+            slots=min(chunk.slots, chunk.tokens + chunk.rows) if chunk.tokens >= 0 else chunk.slots,
+            tokens=chunk.tokens if chunk.tokens >= 0 else chunk.slots,
+            rows=chunk.rows,
+            itemsize=chunk.layout.dtype.itemsize,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     """One file's footer, boiled down: for each column that may be meant its layout and its row groups' numbers.
@@ -263,39 +293,77 @@ class Format(Protocol):
         """
         ...
 
-    def decode_cost(self, *, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> tuple[int, int]:
-        """Upper bounds of the bytes that `decode` holds: (at its peak, and afterwards in the block).
+    def decode_cost(self, size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> int:
+        """Bytes that decoding a chunk of at most this size holds at its peak, the largest part included and the chunk
+        itself not, if it is as chunks of this codec nearly always are. `OpenChunk.cost_bytes` tells whether it is.
 
         Args:
-            chunk_bytes: ``length`` of the chunk.
-            tokens, rows: its tokens and documents.
-            itemsize: bytes that a token takes as it is stored.
+            size: numbers, none of which makes the cost fall where it rises, as long as there are not more than
+                `one_part_slots`, or always more.
+            codec: its compression.
+            dtype: of the tokens.
+            eos: whether EOS are put in.
         """
+        ...
+
+    def one_part_slots(self) -> int:
+        """A chunk of no more slots is one part."""
+        ...
+
+    def most_decode_cost(self, size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+        """The same whatever the chunk is like."""
         ...
 
     def kept_bytes(self, most_slots: int) -> int:
         """The most that a decoding thread keeps between chunks, where no chunk has more slots than these."""
         ...
 
-    def decode(
-        self,
-        raw: bytes | memoryview,
-        chunk: ColumnChunk,
-        *,
-        dtype: np.dtype[np.integer] | None = None,
-        bound: int | None = None,
-        on_fallback: Callable[[str], None] | None = None,
-    ) -> TokenBlock:
-        """Decode one row group's tokens. The block keeps nothing of ``raw``.
+    def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> OpenChunk:
+        """Look at a row group's bytes, before any of them is decoded.
 
         Args:
             raw: the chunk's bytes, ``chunk.length`` of them.
             chunk: its entry in the index.
-            dtype: of the tokens; None for the stored one.
-            bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
-            on_fallback: called with the reason, on the decoding thread, where a slower way has to be taken.
 
         Raises:
-            DataError: the bytes do not decode to what the index says, or hold an id out of range.
+            DataError: they are not what the index says.
+        """
+        ...
+
+
+class OpenChunk(Protocol):
+    """A column chunk that is going to be decoded. Its bytes may be let go of once all parts have come out.
+
+    Attributes:
+        fallback: why a slower way has to be taken; "" where it need not.
+    """
+
+    fallback: str
+
+    def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+        """The most that `parts` holds beside the chunk, with the part that was given last."""
+        ...
+
+    def parts(
+        self,
+        *,
+        dtype: np.dtype[np.integer] | None = None,
+        bound: int | None = None,
+        eos_id: int | None = None,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Iterator[TokenPart]:
+        """The row group's tokens, part after part. Parts keep nothing of the chunk.
+
+        Args:
+            dtype: of the tokens; None for the stored one.
+            bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
+            eos_id: put after every document, where it is not None.
+            first, last: only the tokens ``[first, last)`` are needed, EOS included: other parts are left out. They are
+                counted, and ids in them not looked at.
+
+        Raises:
+            DataError: the bytes do not decode to what the index says, or hold an id out of range. What was wrong with
+                the counts is known only at the end.
         """
         ...

@@ -150,8 +150,9 @@ class DatasetIndex:
         if sizes[largest] > _LARGE_BYTES:
             found.append(
                 f"row group {int(self.row_group[largest])} of {self.files[int(self.file[largest])].path} holds "
-                f"{int(self.tokens[largest]):,} tokens, {int(sizes[largest]):,} bytes once decoded: row groups are "
-                "decoded whole; write smaller ones, of about a million tokens, to need less memory"
+                f"{int(self.tokens[largest]):,} tokens in {int(self.length[largest]):,} bytes: whoever needs some of "
+                "them reads and holds all these bytes, and one thread decodes them; write smaller row groups, of about "
+                "a million tokens, to start faster and need less memory"
             )
         return tuple(found)
 

@@ -263,7 +263,7 @@ class MixtureProgress(Progress):
         if known is None or known.block < block:  # else it was reweighted from this block on, or entered before
             before = self.position_of(self.row - BLOCK) * plan.lattice.lanes if self.row else -1
             begun = [weights for begin, weights in plan.schedule if before < begin <= token]
-            if begun and (known is None or known.weights != begun[-1]):
+            if begun and (known is None or known.by == "reweight" or known.weights != begun[-1]):
                 progress = replace(self, stages=(*self.stages, Stage(block, begun[-1])))
         while short := [name for name, _ in progress.quotas if not progress._lasts(name, 1, plan)]:
             stage = progress.stage_of(block)

@@ -93,14 +93,13 @@ def needed_bytes(plan: WindowPlan) -> int:
     most = slices_so_far = 0
     decoded: set[int] = set()
     for task in plan.tasks:
-        uncut = {
-            ordinal
-            for band in plan.bands
-            if not all(ordinal in decoded for ordinal in band.groups if ordinal in plan.costs)
-            for ordinal in band.groups
-            if ordinal in decoded
-        }
-        most = max(most, slices_so_far + sum(plan.costs[ordinal].block for ordinal in uncut) + task.cost_bytes)
+        texts = sum(
+            text
+            for band, text in plan.texts.items()
+            if any(ordinal in decoded for ordinal in band.groups)
+            and not all(ordinal in decoded for ordinal in band.groups if ordinal in plan.costs)
+        )
+        most = max(most, slices_so_far + texts + task.cost_bytes)
         slices_so_far += sum(plan.costs[ordinal].slices for ordinal in task.ordinals)
         decoded |= set(task.ordinals)
     return most
@@ -194,7 +193,6 @@ def small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "TASK_BYTES", 1 << 10)
     monkeypatch.setattr(plan, "TASK_BYTES", 1 << 10)
     monkeypatch.setattr(plan, "_GAP_BYTES", 64)
-    monkeypatch.setattr(cost, "_GROUP_BYTES", 128)
     monkeypatch.setattr(cost, "_OBJECTS_BYTES", 8)
     monkeypatch.setattr(decode, "_OBJECTS_BYTES", 8)
     monkeypatch.setattr(cost, "BAND_TOKENS", 64)
@@ -251,15 +249,15 @@ def test_the_window_that_is_said_to_fit_does(tmp_path: Path, window: int) -> Non
     folder = write_set(tmp_path / "set", unique_groups([[[50] * 30] * 12]))
     options = dict(seq_len=16, lanes=6)
     budget, _ = refusal(folder, window=window, **options)
-    with pytest.raises(ConfigError, match=rf"at least [\d,]+, or, in a new run, window={window}, which fits"):
+    with pytest.raises(ConfigError, match=rf"at least [\d,]+, (or threads.*)?or, in a new run, window={window}, which"):
         ParquetLoader(folder, budget_bytes=budget, window=12, **options)
     with ParquetLoader(folder, budget_bytes=budget, window=window, **options) as loader:
         assert sum(1 for _ in loader) == 50 * 30 * 12 // 6 // 16 + 1
 
 
-def test_where_no_window_fits_smaller_row_groups_are_advised(tmp_path: Path) -> None:
+def test_where_nothing_but_a_budget_helps_nothing_else_is_advised(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "set", unique_groups([[[50] * 30]]))
-    with pytest.raises(ConfigError, match=r"not even window=1 fits: .*write the files with smaller row groups"):
+    with pytest.raises(ConfigError, match=r"give at least [\d,]+$"):
         ParquetLoader(folder, seq_len=16, lanes=2, budget_bytes=100)
 
 

@@ -21,6 +21,7 @@ from parquet_loader.engine.config import Counters
 from parquet_loader.engine.engine import _Shared, _WindowJob
 from parquet_loader.engine.plan import plan_window
 from parquet_loader.engine.prefetch import Budget
+from parquet_loader.engine.reserve import Reserve
 
 MIB = 1 << 20
 
@@ -99,7 +100,7 @@ def test_a_row_group_never_allocates_more_than_its_declared_cost(
     def load() -> None:
         budget = Budget(1 << 40)
         budget.acquire(plan.tasks[0].cost_bytes)
-        shared = _Shared(budget, Counters(), contextlib.nullcontext(), threading.Event())
+        shared = _Shared(budget, Counters(), contextlib.nullcontext(), threading.Event(), Reserve(0, budget))
         _, cut = _WindowJob(config, plan, shared).run(plan.tasks[0])
         held.append(budget.held_bytes)
         # Where documents begin is counted twice: the parts' are put together.
@@ -207,6 +208,54 @@ def test_a_run_stays_within_its_budget(sets: dict[str, Path], tmp_path: Path, ca
     assert measured["held"] <= measured["peak"]
     assert measured["arrow"] <= budget
     assert measured["rss"] <= 1.25 * budget + 64 * MIB, f"{measured['rss'] / MIB:.0f} MiB"
+
+
+# ── one huge row group ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_with_pandas(table: pa.Table, path: Path) -> None:
+    """As ``DataFrame.to_parquet`` does it."""
+    pq.write_table(table, path)
+
+
+def write_with_duckdb(table: pa.Table, path: Path) -> None:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.register("documents", table)
+        connection.execute(f"COPY (SELECT * FROM documents) TO '{path}' (FORMAT parquet)")
+
+
+def write_with_polars(table: pa.Table, path: Path) -> None:
+    import polars as pl
+
+    pl.from_arrow(table).write_parquet(path)
+
+
+HUGE = 24_000_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("write", [write_with_pandas, write_with_duckdb, write_with_polars])
+def test_one_huge_row_group_takes_what_is_counted(
+    tmp_path: Path, write: Callable[[pa.Table, Path], None], ranks: int
+) -> None:
+    # A smaller set would show little: what a decoder needs is some tens of megabytes, whatever the row group.
+    rng = np.random.default_rng(0)
+    offsets = np.unique(np.append(rng.integers(0, HUGE, HUGE // 1000), [0, HUGE])).astype(np.int32)
+    ids = pa.array(rng.integers(0, 50_000, HUGE))
+    (tmp_path / "set").mkdir()
+    write(pa.table({"tokens": pa.ListArray.from_arrays(offsets, ids)}), tmp_path / "set" / "a.parquet")
+    del ids
+    assert pq.read_metadata(tmp_path / "set" / "a.parquet").num_row_groups == 1
+    (tmp_path / "warm up").mkdir()
+    write_tokens(tmp_path / "warm up" / "a.parquet", tokens=10_000, group_tokens=2_000)
+    budget = 2 << 30
+    options = dict(seq_len=2048, lanes=512, rank=ranks // 2, world_size=ranks, budget_bytes=budget)
+    measured = json.loads(run(RUN, tmp_path / "set", tmp_path / "warm up", HUGE // ranks, json.dumps(options)))
+    assert measured["rss"] / 1.25 - 64 * MIB < measured["peak"] < 1.6 * measured["rss"]
+    assert measured["peak"] < 16 * HUGE  # many times less than the budget
 
 
 # ── nothing is kept ──────────────────────────────────────────────────────────────────────────────────────────────

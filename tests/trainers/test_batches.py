@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from runs import RUN, Batches, plain, together
+from runs import LANES, RUN, WEIGHTS, Batches, Data, plain, together
 
 from parquet_loader import CheckpointError, CheckpointMismatchError, ConfigError, ParquetLoader
 from parquet_loader.trainers import TokenBatches
@@ -32,10 +32,10 @@ def make(data: str) -> Iterator[Make]:
     """Makes batches and closes them."""
     with ExitStack() as stack:
 
-        def batches_of(steps: int = STEPS, **options: Any) -> TokenBatches:
+        def batches_of(steps: int = STEPS, source: Data = data, **options: Any) -> TokenBatches:
             if options.get("num_workers"):
                 options["worker_options"] = {"multiprocessing_context": "fork"}
-            return stack.enter_context(TokenBatches(data, steps=steps, **{**RUN, **options}))
+            return stack.enter_context(TokenBatches(source, steps=steps, **{**RUN, **options}))
 
         yield batches_of
 
@@ -136,6 +136,102 @@ def test_a_run_goes_on_with_another_seq_len(data: str, make: Make) -> None:
 
 def test_a_run_of_so_many_epochs_ends_with_them(data: str, make: Make) -> None:
     assert len(rows_of(make(steps=100, epochs=2))) == 11
+
+
+# ── mixtures and changes ─────────────────────────────────────────────────────────────────────────────────────────
+
+MIXED = 80  # steps, and a block is 64
+
+WAYS: dict[str, dict[str, Any]] = {
+    "in this process": {},
+    "sent ahead": {"device": "cpu"},
+    "a worker": {"num_workers": 1},
+    "two workers, sent ahead": {"num_workers": 2, "device": "cpu"},
+}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """How batches come, which are read ahead in all ways but one."""
+    return request.param
+
+
+def steps_of(items: Any, way: dict[str, Any]) -> Batches:
+    """The rows of each step; with workers it comes as a batch of each."""
+    found, workers = rows_of(items), way.get("num_workers", 1)
+    return [list(chain(*found[at : at + workers])) for at in range(0, len(found), workers)]
+
+
+def changed(data: Data, taken: int, change: Callable[[Any], None], steps: int, **options: Any) -> Batches:
+    """What the loader itself gives where it is changed after so many batches."""
+    with ParquetLoader(data, **RUN, **options) as loader:
+        batches = chain.from_iterable(repeat(loader))
+        begin = list(islice(batches, taken))
+        change(loader)
+        return [batch.tokens.tolist() for batch in (*begin, *islice(batches, steps - taken))]
+
+
+@pytest.mark.parametrize("taken", [0, 66, MIXED])
+def test_one_iteration_of_a_mixture_is_the_whole_run(
+    mixture: dict[str, str], make: Make, way: dict[str, Any], taken: int
+) -> None:
+    expected, share = plain(mixture, MIXED, weights=WEIGHTS), way.get("num_workers", 1)
+    batches = make(MIXED, mixture, weights=WEIGHTS, with_sources=True, **way)
+    items = list(islice(batches, taken * share))
+    assert steps_of(items, way) == expected[:taken]
+    assert batches.sources == ("code", "web")
+    assert all(item["sources"].shape == (LANES // share,) for item in items)
+    state = batches.state_dict()
+    assert state["steps"] == taken
+    resumed = make(MIXED, mixture, weights=WEIGHTS)
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    assert rows_of(resumed) == expected[taken:]
+    assert steps_of(batches, way) == expected[taken:]
+
+
+@pytest.mark.parametrize("taken", [0, 3, 7])
+def test_skipping_in_a_loop_skips_what_was_read_ahead_too(
+    data: str, make: Make, way: dict[str, Any], taken: int
+) -> None:
+    expected = changed(data, taken, lambda loader: loader.skip(4), STEPS)
+    batches, share = make(**way), way.get("num_workers", 1)
+    items = iter(batches)
+    found = list(islice(items, taken * share))
+    batches.skip(4)
+    assert batches.state_dict()["steps"] == taken  # training has not seen them
+    resumed = make()
+    resumed.load_state_dict(batches.state_dict())
+    found += items
+    assert steps_of(found, way) == expected  # as many steps as without
+    assert rows_of(resumed) == expected[taken:]
+    assert [each["batches"] for each in batches.history["skips"]] == [4]
+
+
+def test_a_mixture_can_be_reweighted_in_a_loop(mixture: dict[str, str], make: Make, way: dict[str, Any]) -> None:
+    weights = {"web": 0.1, "code": 0.9}
+    expected = changed(mixture, 10, lambda loader: loader.reweight(weights), MIXED, weights=WEIGHTS)
+    batches, share = make(MIXED, mixture, weights=WEIGHTS, **way), way.get("num_workers", 1)
+    items = iter(batches)
+    found = list(islice(items, 10 * share))
+    batches.reweight(weights)
+    state = batches.state_dict()
+    found += islice(items, 60 * share)
+    assert [stage["by"] for stage in batches.history["stages"]] == ["schedule", "reweight"]
+    found += items
+    assert steps_of(found, way) == expected != plain(mixture, MIXED, weights=WEIGHTS)
+    resumed = make(MIXED, mixture, weights=WEIGHTS)  # and needs no word of it
+    resumed.load_state_dict(state)
+    assert rows_of(resumed) == expected[10:]
+
+
+def test_within_a_step_of_workers_nothing_is_changed(make: Make) -> None:
+    batches = make(num_workers=2)
+    next(iter(batches))
+    with pytest.raises(ConfigError, match="a step of 2 workers is not over"):
+        batches.skip(1)
+
+
+# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_set_epoch_moves_nothing(make: Make) -> None:

@@ -26,6 +26,7 @@ from parquet_loader import ParquetLoader, blocks
 from parquet_loader.engine import engine, pack, slices
 from parquet_loader.engine.config import Counters, EngineConfig
 from parquet_loader.engine.prefetch import Budget
+from parquet_loader.engine.reserve import Reserve
 from parquet_loader.formats.parquet import PARQUET, decode, pages, values
 from parquet_loader.order.order import Window
 from parquet_loader.storage import local
@@ -41,15 +42,16 @@ CLOCKS: list[tuple[str, Any, str]] = [
     ("decompress", pages, "unpack_body"),
     ("levels", decode, "unusual_levels"),
     ("levels", decode, "document_offsets"),
+    ("values", decode, "read_dictionary"),
     ("values", values.EncodedValues, "__init__"),
     ("values", values.EncodedValues, "append"),
     ("values", values.EncodedValues, "tokens"),
     ("values", values.PlainValues, "append"),
-    ("the rest of decoding", PARQUET, "decode"),
+    ("page headers", PARQUET, "open"),
+    ("the rest of decoding", decode.OpenChunk, "_decode"),
     ("cut: order and borders", engine, "cut_band"),
-    ("cut: order and borders", slices, "_join"),
     ("plan", engine, "plan_window"),
-    ("rows: copy", pack, "copy_rows"),
+    ("rows: copy", pack, "_copy"),
 ]
 
 
@@ -85,7 +87,7 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     config = loader._config
     budget = Budget(1 << 60)
     budget.held_bytes = 1 << 59  # whatever is given back
-    shared = engine._Shared(budget, Counters(), contextlib.nullcontext(), threading.Event())
+    shared = engine._Shared(budget, Counters(), contextlib.nullcontext(), threading.Event(), Reserve(0, budget))
     clocks.seconds.clear()
     kept: list[object] = []
     begin = time.perf_counter()

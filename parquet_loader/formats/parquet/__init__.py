@@ -1,14 +1,14 @@
-"""Parquet: footers to index entries, column chunks to `TokenBlock`s.
+"""Parquet: footers to index entries, column chunks to `TokenPart`s.
 
 footer bytes ──► footer ──► entries ──► FileEntry
 chunk bytes ──► pages ──► levels ──► offsets ─┐
-                      └─► values ──► tokens ──┴► TokenBlock        (rehost frames what pyarrow is to decode)
+                      └─► values ──► tokens ──┴► TokenPart         (rehost frames what pyarrow is to decode)
 """
 
 from __future__ import annotations
 
 from ..base import Format
-from .decode import decode_chunk, decode_cost
+from .decode import OpenChunk, decode_cost, most_decode_cost, one_part_slots
 from .entries import read_entry
 from .values import kept_bytes
 
@@ -18,8 +18,10 @@ __all__ = ["PARQUET"]
 class _Parquet:
     read_entry = staticmethod(read_entry)
     decode_cost = staticmethod(decode_cost)
+    one_part_slots = staticmethod(one_part_slots)
+    most_decode_cost = staticmethod(most_decode_cost)
     kept_bytes = staticmethod(kept_bytes)
-    decode = staticmethod(decode_chunk)
+    open = staticmethod(OpenChunk)
 
 
 PARQUET: Format = _Parquet()

@@ -6,16 +6,15 @@ decoded, so that a chunk of any number of tokens takes little more memory than i
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...blocks import TokenArray
-from ..base import ColumnChunk
+from ..base import ChunkSize, ColumnChunk
 from . import pages, thrift
-from .decode import decode_chunk, decode_cost
-from .values import EncodedValues, Wanted
+from .decode import OpenChunk, most_decode_cost
+from .values import read_dictionary
 
 __all__ = ["Counted", "count_tokens", "counting_cost"]
 
@@ -39,7 +38,7 @@ def counting_cost(chunk: ColumnChunk, *, whole: bool) -> int:
     """An upper bound of the bytes that `count_tokens` holds, the chunk's own included."""
     itemsize = chunk.layout.dtype.itemsize
     if whole:
-        return decode_cost(chunk_bytes=chunk.length, tokens=chunk.slots, rows=chunk.rows, itemsize=itemsize)[0]
+        return chunk.length + most_decode_cost(ChunkSize.of_chunk(chunk), dtype=chunk.layout.dtype, eos=False)
     return chunk.length + pages.unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=itemsize)
 
 
@@ -56,16 +55,19 @@ def count_tokens(raw: bytes | memoryview, chunk: ColumnChunk, *, whole: bool) ->
         pages.NotSupported: it has to be decoded as a whole.
     """
     if whole:
-        tokens = decode_chunk(raw, chunk).tokens
-        return Counted(len(tokens), *(_bounds(tokens) if len(tokens) else _UNKNOWN))
+        tokens, high, low = 0, *_NO_BOUNDS
+        for part in OpenChunk(raw, chunk).parts():
+            tokens += len(part.tokens)
+            highest, lowest = _bounds(part.tokens)
+            high, low = max(high, highest), min(low, lowest)
+        return Counted(tokens, *((high, low) if tokens else _UNKNOWN))
     view = memoryview(raw).cast("B")
     dictionary, data_pages = pages.plan_pages(view, chunk)
     present_slots = 0
     bounds: list[tuple[int, int] | None] = []
     if any(page.encoding in pages.DICTIONARY for page in data_pages):
-        stored = Wanted(dtype=chunk.layout.dtype, bound=None)
-        entries = EncodedValues(view, dictionary, [], dataclasses.replace(chunk, slots=0), stored).entries
-        bounds.append(_bounds(entries if entries is not None else np.empty(0, chunk.layout.dtype)))
+        none = np.empty(0, chunk.layout.dtype)
+        bounds.append(_bounds(none if dictionary is None else read_dictionary(view, dictionary, chunk)))
     for page in data_pages:
         body = pages.open_page(view, page, chunk)
         present = _present(body.definition, page.slots, chunk)

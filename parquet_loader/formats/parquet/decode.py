@@ -1,10 +1,16 @@
-"""One row group's column chunk (bytes) to a `TokenBlock`.
+"""One row group's column chunk (bytes) to `TokenPart`s.
 
 A column chunk is decoded from its bytes and the few numbers of its footer entry that a `ColumnChunk` keeps; the
-file's footer is not needed again. `pages` does it where it can. What it cannot is framed as a Parquet file of its own
-and handed to pyarrow whole. The made-up schema has the same definition and repetition levels as the real one, which
-is all that the pages depend on: names, and whether a list is written in two levels or three, do not matter. It asks
-for a ``large_list``, so that offsets are 64-bit and a row group may hold more than 2^31 tokens.
+file's footer is not needed again. `pages` does it where it can: about a million slots at a time, so that beside the
+chunk there is never more than a few pages, what they decode to, and what is made of that.
+
+    pages          │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │ 6 │          a page that is larger than a part is one
+    parts          │     0     │     1     │   2   │      decoded when asked for, or only counted
+
+What `pages` cannot is framed as a Parquet file of its own and handed to pyarrow whole. The made-up schema has the same
+definition and repetition levels as the real one, which is all that the pages depend on: names, and whether a list is
+written in two levels or three, do not matter. It asks for a ``large_list``, so that offsets are 64-bit and a row group
+may hold more than 2^31 tokens.
 
     row           definition levels        TokenBlock
     [5, 6, 7]     3 3 3                    tokens   5 6 7 8
@@ -18,42 +24,306 @@ from __future__ import annotations
 import base64
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...blocks import IntArray, TokenBlock, narrowed
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
 from ...errors import DataError
-from ..base import CODECS, RECOUNT, ColumnChunk, ColumnLayout
+from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
+from . import pages as pages_
 from . import rehost, thrift
-from .levels import ByteArray, document_offsets, null_element, unusual_levels
-from .pages import PLAIN, NotSupported, open_page, plan_pages, unpacked_bound
-from .values import EncodedValues, OutOfRange, PlainValues, Wanted
+from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
+from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, unpacked_bound
+from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
-__all__ = ["cast_tokens", "decode_chunk", "decode_cost", "decode_pages"]
+__all__ = [
+    "OpenChunk",
+    "cast_tokens",
+    "decode_chunk",
+    "decode_cost",
+    "decode_with_pyarrow",
+    "most_decode_cost",
+    "one_part_slots",
+]
 
+# Slots of a part at most, unless it is one page, or the last one, which may have half as many more. Large enough that
+# Python's part of the work does not count; the indices of one fit into what threads keep (`values.SCRATCH_BYTES`).
+PART_SLOTS = 1 << 20
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
 
 
-def decode_cost(*, chunk_bytes: int, tokens: int, rows: int, itemsize: int) -> tuple[int, int]:
-    """Upper bounds of the bytes that decoding holds: (at its peak, and afterwards in the block).
+# ── what it holds ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    `pages` holds the chunk, its pages without their levels, and beside them either a page that was just decompressed,
-    or what lists the documents (numbers for each run, and the table of a window's jumps), or the tokens. pyarrow's own
-    reader holds the chunk twice and keeps the values, two 16-bit levels a slot and a bitmap of nulls, all with room for
-    a power of two, and the dictionary or the page that it is at.
+
+def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> int:
+    """See `Format.decode_cost`.
+
+    A chunk of one part may turn out to be one for pyarrow's own reader, and is counted as such. Of a larger one the
+    pages are taken to be no larger than half a part, as those of writers that know a page size are.
     """
-    values, offsets, slots = tokens * itemsize, (rows + 1) * 8, tokens + rows
-    unpacked = unpacked_bound(chunk_bytes=chunk_bytes, slots=slots, itemsize=itemsize)
-    listed = 64 * rows + min(256 * rows, 2 << 20)
-    here = chunk_bytes + unpacked + (max(itemsize, 4) + 2) * slots + listed
-    room = 1 << max(slots - 1, 0).bit_length()
-    fallback = 2 * chunk_bytes + room * (itemsize + 4) + room // 8 + 2 * values + offsets
-    return max(here, fallback) + 8 * _OBJECTS_BYTES, values + tokens // 8 + offsets + _OBJECTS_BYTES
+    if codec not in pages_.CODECS or size.slots <= one_part_slots():
+        return most_decode_cost(size, dtype=dtype, eos=eos)
+    return _parts_cost(_sized(size, one_part_slots()), dtype, eos)
+
+
+def one_part_slots() -> int:
+    """See `Format.one_part_slots`."""
+    return PART_SLOTS + PART_SLOTS // 2
+
+
+def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+    """See `Format.most_decode_cost`."""
+    return max(_parts_cost(size, dtype, eos), _pyarrow_cost(size, dtype, eos))
+
+
+def _sized(size: ChunkSize, slots: int) -> ChunkSize:
+    """The most that there is in so many slots."""
+    if slots >= size.slots:
+        return size
+    unpacked = unpacked_bound(chunk_bytes=size.chunk_bytes, slots=slots, itemsize=size.itemsize)
+    return ChunkSize(
+        chunk_bytes=min(size.chunk_bytes, unpacked),
+        slots=slots,
+        tokens=min(size.tokens, slots),
+        rows=min(size.rows, slots),
+        itemsize=size.itemsize,
+    )
+
+
+def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+    """What `OpenChunk.parts` holds beside the chunk, where no part is larger than this one.
+
+    That is the part's pages without their levels, or as many bytes of a dictionary; and beside them either a page that
+    was just decompressed, or what lists the documents (numbers for each run, and the table of a window's jumps), or the
+    tokens.
+    """
+    unpacked = unpacked_bound(chunk_bytes=size.chunk_bytes, slots=size.slots, itemsize=size.itemsize)
+    pages = unpacked + (max(size.itemsize, 4) + 2) * size.slots
+    return max(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+
+
+def _plain_cost(size: ChunkSize, page_bytes: int, dtype: np.dtype[np.integer], eos: bool) -> int:
+    """The same, where all pages are plain and no larger than this: one of them at a time, and the tokens."""
+    pages = page_bytes + size.slots * dtype.itemsize
+    return max(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+
+
+def _listed_cost(size: ChunkSize) -> int:
+    return 64 * size.rows + min(256 * size.rows, 2 << 20)
+
+
+def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+    """What pyarrow's own reader holds beside the chunk: a copy of it, the values, two 16-bit levels a slot and a bitmap
+    of nulls, all with room for a power of two, and the dictionary or the page that it is at.
+    """
+    room = 1 << max(size.slots - 1, 0).bit_length()
+    read = size.chunk_bytes + room * (size.itemsize + 4) + room // 8 + 2 * size.tokens * size.itemsize
+    return max(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+
+
+def _finished_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+    """What decoded tokens hold while they are cast, and while EOS is put between them."""
+    offsets = (size.rows + 1) * 8
+    held = size.tokens * size.itemsize + size.tokens // 8 + offsets + _OBJECTS_BYTES
+    most = held
+    if size.itemsize != dtype.itemsize:
+        cast = size.tokens * dtype.itemsize + offsets + _OBJECTS_BYTES
+        most = max(most, held + cast)
+        held = cast
+    if eos:  # tokens without EOS, those with, and the offsets that pyarrow joins by
+        most = max(most, held + (size.tokens + size.rows) * dtype.itemsize + 3 * offsets + _OBJECTS_BYTES)
+    return most
+
+
+# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OpenChunk:
+    """A column chunk whose page headers have been read; see `formats.base.OpenChunk`.
+
+    Args:
+        raw: the chunk's bytes, ``chunk.length`` of them; parts keep none.
+        chunk: its footer entry.
+
+    Raises:
+        DataError: headers are damaged, or there are other bytes than the footer says.
+    """
+
+    def __init__(self, raw: bytes | memoryview, chunk: ColumnChunk) -> None:
+        if chunk.codec not in CODECS:
+            raise chunk.error(
+                f"compression {chunk.codec!r} is unknown; rewrite the file with zstd, snappy, lz4 or none"
+            )
+        if len(raw) != chunk.length:
+            raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
+        self.chunk = chunk
+        self.fallback = ""
+        self._raw = memoryview(raw).cast("B")
+        self._dictionary: Page | None = None
+        self._entries: TokenArray | None = None
+        self._parts: list[list[Page]] = []
+        if chunk.layout.max_definition_level:
+            try:
+                self._dictionary, pages = plan_pages(self._raw, chunk)
+                self._parts = _in_parts(pages)
+            except NotSupported as reason:
+                self.fallback = str(reason)
+
+    def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+        """See `formats.base.OpenChunk.cost_bytes`."""
+        size = ChunkSize.of_chunk(self.chunk)
+        if self.fallback:
+            return _pyarrow_cost(size, dtype, eos)
+        size = _sized(size, max((sum(page.slots for page in part) for part in self._parts), default=0))
+        pages = [page for part in self._parts for page in part]
+        if all(page.encoding == PLAIN for page in pages):
+            return _plain_cost(size, max((page.unpacked_bytes for page in pages), default=0), dtype, eos)
+        return _parts_cost(size, dtype, eos)
+
+    def parts(
+        self,
+        *,
+        dtype: np.dtype[np.integer] | None = None,
+        bound: int | None = None,
+        eos_id: int | None = None,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Iterator[TokenPart]:
+        """See `formats.base.OpenChunk.parts`."""
+        chunk = self.chunk
+        assert (dtype is None) == (bound is None)
+        wanted = Wanted(dtype=dtype or chunk.layout.dtype, bound=bound)
+        each = eos_id is not None
+        begin = tokens = slots = 0
+        before = NO_DOCUMENT
+        if self.fallback or not chunk.layout.max_definition_level:
+            yield _part(0, self._whole(wanted), eos_id, goes_on=False, complete=True)
+            return
+        for number, pages in enumerate(self._parts):
+            end = slots + sum(page.slots for page in pages)
+            # No slot stands for more than a token and the EOS before it.
+            reach = begin + (end - slots) * (1 + each) + each
+            asked = reach > first and (last is None or begin < last)
+            block, after = self._decode(pages, slots, before, tokens, wanted if asked else None)
+            count = int(block.offsets[-1])
+            tokens += count
+            complete = number == len(self._parts) - 1
+            if complete:
+                self._check_counts(after.row + 1, tokens)
+            if asked:
+                yield _part(begin, block, eos_id, goes_on=before.row >= 0, complete=complete)
+            begin += count + each * (after.row - before.row - (before.row < 0) + complete)
+            del block  # not to be held while the next one is decoded
+            before, slots = after, end
+        if not self._parts:
+            self._check_counts(0, 0)
+
+    def _decode(
+        self, pages: list[Page], slot: int, before: LastDocument, tokens: int, wanted: Wanted | None
+    ) -> tuple[TokenBlock, LastDocument]:
+        """The documents of pages, the first one perhaps going on from `before`; and the last one of them.
+
+        Args:
+            pages: the pages, which follow each other.
+            slot: their first slot.
+            before: the document before them.
+            tokens: how many there are before them.
+            wanted: None where nothing but the offsets is.
+        """
+        try:
+            return self._decode_as(pages, slot, before, tokens, wanted)
+        except OutOfRange:
+            assert wanted is not None
+            assert wanted.bound is not None
+            stored = Wanted(dtype=self.chunk.layout.dtype, bound=None)
+            block, after = self._decode_as(pages, slot, before, tokens, stored)
+            return cast_tokens(block, wanted.dtype, wanted.bound, self.chunk, max(before.row, 0)), after
+
+    def _decode_as(
+        self, pages: list[Page], slot: int, before: LastDocument, tokens: int, wanted: Wanted | None
+    ) -> tuple[TokenBlock, LastDocument]:
+        """See `_decode`.
+
+        Raises:
+            OutOfRange: an id is not as wanted, or an entry of the dictionary, used or not.
+        """
+        chunk, raw = self.chunk, self._raw
+        slots = list(itertools.accumulate((page.slots for page in pages), initial=slot))
+        values: PlainValues | EncodedValues | None = None
+        if wanted is not None and all(page.encoding == PLAIN for page in pages):
+            values = PlainValues(pages, chunk, wanted, tokens)
+        elif wanted is not None:
+            values = EncodedValues(self._dictionary_entries(), pages, chunk, wanted)
+        repetition: list[bytes] = []
+        holes: list[tuple[IntArray, ByteArray]] = []
+        # A page's values are moved on while they are in the processor's cache, and its memory serves the next page.
+        for number, page in enumerate(pages):
+            body = open_page(raw, page, chunk, values=values is not None)
+            repetition.append(bytes(body.repetition))
+            holes.append(
+                unusual_levels([body.definition], slots[number : number + 2], chunk.layout.max_definition_level, chunk)
+            )
+            if values is not None:
+                values.append(page, page.slots - len(holes[-1][0]), body.values)
+            del body
+        found = np.empty(0, chunk.layout.dtype) if values is None else values.tokens()
+        offsets, after = document_offsets(repetition, holes, slots, chunk, before)
+        return TokenBlock(found, offsets), after
+
+    def _dictionary_entries(self) -> TokenArray | None:
+        if self._entries is None and self._dictionary is not None:
+            self._entries = read_dictionary(self._raw, self._dictionary, self.chunk)
+        return self._entries
+
+    def _whole(self, wanted: Wanted) -> TokenBlock:
+        """The chunk, where pages are not looked at."""
+        chunk = self.chunk
+        if self.fallback:
+            block = decode_with_pyarrow(self._raw, chunk)
+            if wanted.bound is not None:
+                block = cast_tokens(block, wanted.dtype, wanted.bound, chunk)
+        else:
+            block = TokenBlock(np.empty(0, wanted.dtype), np.zeros(chunk.rows + 1, np.int64))
+        self._check_counts(len(block.offsets) - 1, len(block.tokens))
+        return block
+
+    def _check_counts(self, rows: int, tokens: int) -> None:
+        chunk = self.chunk
+        if rows != chunk.rows:
+            raise chunk.error(f"holds {rows:,} documents where its footer says {chunk.rows:,}")
+        if chunk.tokens >= 0 and tokens != chunk.tokens:
+            raise chunk.error(f"holds {tokens:,} tokens where its footer says {chunk.tokens:,}; {RECOUNT}")
+
+
+def _in_parts(pages: list[Page]) -> list[list[Page]]:
+    """Pages in parts; see `PART_SLOTS`."""
+    left = sum(page.slots for page in pages)
+    if left <= one_part_slots():
+        return [pages] if pages else []
+    parts: list[list[Page]] = [[]]
+    slots = 0
+    for page in pages:
+        if slots and slots + page.slots > PART_SLOTS and left >= PART_SLOTS // 2:
+            parts.append([])
+            slots = 0
+        parts[-1].append(page)
+        slots += page.slots
+        left -= page.slots
+    return parts
+
+
+def _part(begin: int, block: TokenBlock, eos_id: int | None, *, goes_on: bool, complete: bool) -> TokenPart:
+    """The part of a block whose first document goes on from before, or whose last one is not complete, perhaps. The EOS
+    of a document that goes on is in the part with the next document's beginning.
+    """
+    if eos_id is not None:
+        block = append_eos(block, eos_id, complete=complete)
+    return TokenPart(begin, block.tokens, block.offsets[int(goes_on) : -1])
 
 
 def decode_chunk(
@@ -64,48 +334,26 @@ def decode_chunk(
     bound: int | None = None,
     on_fallback: Callable[[str], None] | None = None,
 ) -> TokenBlock:
-    """Decode one column chunk.
+    """All parts of one column chunk, put together.
 
     Args:
-        raw: the chunk's bytes, ``chunk.length`` of them; the block keeps none.
-        chunk: its footer entry.
-        dtype: of the tokens; None for the stored one.
-        bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
-        on_fallback: called with the reason, on the decoding thread, where the pages are of a kind that only
-            pyarrow's own reader takes: several times slower, equal in every other way.
+        raw, chunk: see `OpenChunk`.
+        dtype, bound: see `OpenChunk.parts`.
+        on_fallback: called with the reason, where the pages are of a kind that only pyarrow's own reader takes.
 
     Raises:
-        DataError: the bytes do not decode, hold a null inside a document, an id out of range, or other numbers of
-            documents or tokens than the footer says.
+        DataError: see `OpenChunk.parts`.
     """
-    assert (dtype is None) == (bound is None)
-    if chunk.codec not in CODECS:
-        raise chunk.error(f"compression {chunk.codec!r} is unknown; rewrite the file with zstd, snappy, lz4 or none")
-    if len(raw) != chunk.length:
-        raise chunk.error(f"read {len(raw):,} bytes of a column chunk of {chunk.length:,}")
-    if not chunk.layout.max_definition_level:
-        return TokenBlock(np.empty(0, dtype or chunk.layout.dtype), np.zeros(chunk.rows + 1, np.int64))
-    view = memoryview(raw).cast("B")
-    stored = Wanted(dtype=chunk.layout.dtype, bound=None)
-    try:
-        if dtype is None or bound is None:
-            block = decode_pages(view, chunk, stored)
-        else:
-            try:
-                block = decode_pages(view, chunk, Wanted(dtype=dtype, bound=bound))
-            except OutOfRange:
-                block = cast_tokens(decode_pages(view, chunk, stored), dtype, bound, chunk)
-    except NotSupported as reason:
-        if on_fallback is not None:
-            on_fallback(str(reason))
-        block = decode_with_pyarrow(raw, chunk)
-        if dtype is not None and bound is not None:
-            block = cast_tokens(block, dtype, bound, chunk)
-    if len(block.offsets) - 1 != chunk.rows:
-        raise chunk.error(f"holds {len(block.offsets) - 1:,} documents where its footer says {chunk.rows:,}")
-    if chunk.tokens >= 0 and len(block.tokens) != chunk.tokens:
-        raise chunk.error(f"holds {len(block.tokens):,} tokens where its footer says {chunk.tokens:,}; {RECOUNT}")
-    return block
+    opened = OpenChunk(raw, chunk)
+    if opened.fallback and on_fallback is not None:
+        on_fallback(opened.fallback)
+    parts = list(opened.parts(dtype=dtype, bound=bound))
+    if len(parts) == 1:
+        tokens, starts = parts[0].tokens, parts[0].starts
+    else:
+        tokens = np.concatenate([np.empty(0, dtype or chunk.layout.dtype), *(part.tokens for part in parts)])
+        starts = np.concatenate([np.empty(0, np.int64), *(part.starts + part.begin for part in parts)])
+    return TokenBlock(tokens, np.append(starts, len(tokens)))
 
 
 def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
@@ -188,11 +436,14 @@ def _schema(layout: ColumnLayout) -> tuple[bytes, tuple[bytes, ...], bytes]:
     return thrift.struct_list(*elements), (b"s",) * wrappers + (b"tokens", b"list", b"element"), arrow_schema
 
 
-def cast_tokens(block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chunk: ColumnChunk) -> TokenBlock:
+def cast_tokens(
+    block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chunk: ColumnChunk, first_row: int = 0
+) -> TokenBlock:
     """The block with its tokens in ``dtype``, every id checked to be in ``[0, bound)``.
 
     Args:
         bound: the vocabulary's size where it is known, at most one past the largest value of ``dtype``.
+        first_row: the number of the block's first document in the row group.
 
     Raises:
         DataError: an id is out of range; nothing is ever wrapped.
@@ -201,43 +452,14 @@ def cast_tokens(block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chun
     try:
         Wanted(dtype=dtype, bound=bound).check(tokens)
     except OutOfRange:
-        raise _out_of_range(block, bound, chunk) from None
+        raise _out_of_range(block, bound, chunk, first_row) from None
     return TokenBlock(narrowed(tokens, dtype), block.offsets)
 
 
-def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk) -> DataError:
+def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk, first_row: int) -> DataError:
     at = int(np.flatnonzero(block.tokens.view(f"u{block.tokens.itemsize}") >= bound)[0])
-    row = int(np.searchsorted(block.offsets, at, side="right")) - 1
+    row = first_row + int(np.searchsorted(block.offsets, at, side="right")) - 1
     return chunk.error(
         f"row {row} has token id {int(block.tokens[at])}, outside [0, {bound}); "
         "check vocab_size, dtype, the tokenizer, and whether the file's statistics are true"
     )
-
-
-def decode_pages(raw: memoryview, chunk: ColumnChunk, wanted: Wanted) -> TokenBlock:
-    """Decode one column chunk. The block keeps nothing of ``raw``.
-
-    Raises:
-        DataError: the bytes are damaged, or hold a null inside a document.
-        NotSupported: an encoding or structure that pyarrow's own reader may know.
-        OutOfRange: an id is not as wanted, or an entry of the dictionary, used or not.
-    """
-    dictionary, pages = plan_pages(raw, chunk)
-    slots = [0, *itertools.accumulate(page.slots for page in pages)]
-    values: PlainValues | EncodedValues
-    if all(page.encoding == PLAIN for page in pages):
-        values = PlainValues(chunk, wanted)
-    else:
-        values = EncodedValues(raw, dictionary, pages, chunk, wanted)
-    repetition: list[bytes] = []
-    holes: list[tuple[IntArray, ByteArray]] = []
-    # A page's values are moved on while they are in the processor's cache, and its memory serves the next page.
-    for number, page in enumerate(pages):
-        body = open_page(raw, page, chunk)
-        repetition.append(bytes(body.repetition))
-        holes.append(
-            unusual_levels([body.definition], slots[number : number + 2], chunk.layout.max_definition_level, chunk)
-        )
-        values.append(page, page.slots - len(holes[-1][0]), body.values)
-        del body
-    return TokenBlock(values.tokens(), document_offsets(repetition, holes, slots, chunk))

@@ -32,7 +32,7 @@ from ...errors import DataError
 from ..base import ColumnChunk
 from . import thrift
 
-__all__ = ["ByteArray", "document_offsets", "null_element", "unusual_levels"]
+__all__ = ["NO_DOCUMENT", "ByteArray", "LastDocument", "document_offsets", "null_element", "unusual_levels"]
 
 ByteArray = npt.NDArray[np.uint8]
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
@@ -50,29 +50,91 @@ def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LastDocument:
+    """The last document that begins before some page, where it may go on.
+
+    Attributes:
+        row: its number in the row group; -1 where there is none.
+        slot: its first slot.
+        empty: whether that is the place of an empty or null list.
+    """
+
+    row: int
+    slot: int
+    empty: bool
+
+
+NO_DOCUMENT = LastDocument(-1, 0, False)
+
+
 def document_offsets(
-    repetition: list[bytes], holes_of_pages: list[tuple[IntArray, ByteArray]], slots: list[int], chunk: ColumnChunk
-) -> IntArray:
-    """Where documents begin among the tokens, by their first slots and the slots without a token."""
+    repetition: list[bytes],
+    holes_of_pages: list[tuple[IntArray, ByteArray]],
+    slots: list[int],
+    chunk: ColumnChunk,
+    before: LastDocument = NO_DOCUMENT,
+) -> tuple[IntArray, LastDocument]:
+    """Where documents begin among the tokens of pages, by their first slots and the slots without a token.
+
+    Args:
+        repetition: the pages' repetition levels.
+        holes_of_pages: their slots without a token, and the levels of those.
+        slots: their first slots in the chunk, and the end.
+        before: the document before them.
+
+    Returns:
+        The offsets of documents, shape ``(documents + 1,)``, from the pages' first token; and their last document. The
+        first one is ``before``, going on: by nothing perhaps.
+    """
+    first, end = slots[0], slots[-1]
+    goes_on = before.row >= 0
     beginnings, _ = unusual_levels(repetition, slots, 1, chunk)
-    if chunk.slots and not (len(beginnings) and beginnings[0] == 0):
+    if end > first and not goes_on and not (len(beginnings) and beginnings[0] == 0):
         raise _damaged_levels(chunk, "the first slot is inside a document")
-    edges = np.append(beginnings, chunk.slots)
+    edges = np.append(beginnings, end)
+    if goes_on:
+        edges = np.concatenate(([before.slot], edges))
     holes = np.concatenate([_NO_SLOTS, *(slots for slots, _ in holes_of_pages)])
-    if not len(holes):
-        return edges
-    rows = np.searchsorted(beginnings, holes, side="right") - 1
-    positions = holes - edges[rows]
+    _check_holes(holes, holes_of_pages, edges, chunk, before)
+    last = LastDocument(
+        row=before.row + len(beginnings),
+        slot=int(beginnings[-1]) if len(beginnings) else before.slot,
+        empty=bool(len(beginnings) and len(holes) and beginnings[-1] == holes[-1]),
+    )
+    if goes_on:
+        edges[0] = first
+    if len(holes):
+        edges -= np.searchsorted(holes, edges)
+    if first:
+        edges -= first
+    return edges, last
+
+
+def _check_holes(
+    holes: IntArray,
+    holes_of_pages: list[tuple[IntArray, ByteArray]],
+    edges: IntArray,
+    chunk: ColumnChunk,
+    before: LastDocument,
+) -> None:
+    """Refuse holes that are not documents of one slot each; ``edges`` are the documents' first slots, and the end."""
+    if not len(holes) and not before.empty:
+        return
+    rows = np.searchsorted(edges[:-1], holes, side="right") - 1
+    first_row = max(before.row, 0)
     if chunk.layout.nullable_element:
-        levels = np.concatenate([levels for _, levels in holes_of_pages])
+        levels = np.concatenate([_NO_LEVELS, *(levels for _, levels in holes_of_pages)])
         nulls = np.flatnonzero(levels == chunk.layout.max_definition_level - 1)
         if len(nulls):
-            raise null_element(chunk, int(rows[nulls[0]]), int(positions[nulls[0]]))
+            row = int(rows[nulls[0]])
+            raise null_element(chunk, first_row + row, int(holes[nulls[0]] - edges[row]))
     # What is left are empty and null lists, each a document of its one slot.
+    if before.empty:
+        rows = np.append(0, rows)
     wrong = np.flatnonzero(edges[rows + 1] - edges[rows] != 1)
     if len(wrong):
-        raise _damaged_levels(chunk, f"row {int(rows[wrong[0]])} is an empty list that has elements")
-    return edges - np.searchsorted(holes, edges)
+        raise _damaged_levels(chunk, f"row {first_row + int(rows[wrong[0]])} is an empty list that has elements")
 
 
 def unusual_levels(

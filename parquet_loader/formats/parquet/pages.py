@@ -238,16 +238,16 @@ def _struct(fields: dict[int, thrift.Value], field: int) -> dict[int, thrift.Val
 # ------------------------------------------------------------------------------------------------------------ open
 
 
-def open_page(raw: memoryview, page: Page, chunk: ColumnChunk) -> Body:
-    """A data page's levels and values."""
+def open_page(raw: memoryview, page: Page, chunk: ColumnChunk, *, values: bool = True) -> Body:
+    """A data page's levels and values; these are nothing where they are not wanted."""
     stored = stored_body(raw, page, chunk)
     if page.kind == DATA_PAGE_V2:
         first, second = page.level_bytes
         levels = first + second
-        values = stored[levels:]
-        if page.packed:
-            values = unpack_body(values, page.unpacked_bytes - levels, page, chunk)
-        return Body(repetition=stored[:first], definition=stored[first:levels], values=values)
+        encoded = stored[levels:] if values else stored[:0]
+        if page.packed and values:
+            encoded = unpack_body(encoded, page.unpacked_bytes - levels, page, chunk)
+        return Body(repetition=stored[:first], definition=stored[first:levels], values=encoded)
     body = unpack_body(stored, page.unpacked_bytes, page, chunk) if page.packed else stored
     repetition, body = _length_prefixed(body, page, chunk)
     definition, body = _length_prefixed(body, page, chunk)

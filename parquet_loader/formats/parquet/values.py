@@ -26,14 +26,14 @@ from .pages import (
     unpack_body,
 )
 
-__all__ = ["EncodedValues", "OutOfRange", "PlainValues", "Wanted", "kept_bytes"]
+__all__ = ["EncodedValues", "OutOfRange", "PlainValues", "Wanted", "kept_bytes", "read_dictionary"]
 
 SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
 MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
 
 
 class OutOfRange(Exception):
-    """An id may be out of range. Whether it is one of a document's, and where, only the whole chunk can tell."""
+    """An id may be out of range. Whether it is one of a document's, and where, only the stored values can tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +80,12 @@ class PlainValues:
     One page could be a view, but of memory that its neighbours share and that is counted as free after decoding.
     """
 
-    def __init__(self, chunk: ColumnChunk, wanted: Wanted) -> None:
+    def __init__(self, pages: list[Page], chunk: ColumnChunk, wanted: Wanted, tokens_before: int = 0) -> None:
         self.chunk = chunk
         self.wanted = wanted
-        capacity = min(chunk.slots, chunk.tokens) if chunk.tokens >= 0 else chunk.slots
+        capacity = sum(page.slots for page in pages)
+        if chunk.tokens >= 0:
+            capacity = max(0, min(capacity, chunk.tokens - tokens_before))
         self.memory: TokenArray = pooled(capacity, wanted.dtype)
         self.count = 0
 
@@ -92,7 +94,7 @@ class PlainValues:
         values = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
         if self.count + count > len(self.memory):
             raise page.error(
-                f"brings the tokens to more than the {len(self.memory):,} of the footer; {RECOUNT}", self.chunk
+                f"brings the tokens to more than the {self.chunk.tokens:,} of the footer; {RECOUNT}", self.chunk
             )
         target = self.memory[self.count : self.count + count]
         self.count += count
@@ -137,6 +139,14 @@ def kept_bytes(most_slots: int) -> int:
     return min(2 * most_slots, SCRATCH_BYTES)
 
 
+def read_dictionary(raw: memoryview, page: Page, chunk: ColumnChunk) -> TokenArray:
+    """The entries of a chunk's dictionary, as they are stored."""
+    stored = stored_body(raw, page, chunk)
+    entries = unpack_body(stored, page.unpacked_bytes, page, chunk) if page.packed else stored
+    values: TokenArray = np.frombuffer(_plain_bytes(page, page.slots, entries, chunk), chunk.layout.dtype)
+    return values
+
+
 class EncodedValues:
     """Values of any other encoding.
 
@@ -145,27 +155,22 @@ class EncodedValues:
     column of a file in memory. Which way it is is told by each page.
     """
 
-    def __init__(
-        self, raw: memoryview, dictionary: Page | None, pages: list[Page], chunk: ColumnChunk, wanted: Wanted
-    ) -> None:
+    def __init__(self, entries: TokenArray | None, pages: list[Page], chunk: ColumnChunk, wanted: Wanted) -> None:
         self.chunk = chunk
         self.wanted = wanted
-        self.entries: TokenArray | None = None
+        self.entries = entries
         self.wanted_entries: TokenArray | None = None
+        if entries is not None:
+            wanted.check(entries)
+            self.wanted_entries = entries.astype(wanted.dtype, copy=False)
         self.data_offset = 0
         self.parts: list[tuple[str, int]] = []  # (how its values are to be had, how many they are) of each page
         self.bodies_bytes = sum(page.unpacked_bytes for page in pages)
         self.pages = len(pages)
-        self.indices = _scratch.take(chunk.slots)
+        self.slots = sum(page.slots for page in pages)
+        self.indices = _scratch.take(self.slots)
         self.split: TokenArray = self.indices[:0]
         self.file = _Joined(0)
-        if dictionary is not None:
-            stored = stored_body(raw, dictionary, chunk)
-            entries = unpack_body(stored, dictionary.unpacked_bytes, dictionary, chunk) if dictionary.packed else stored
-            entries = _plain_bytes(dictionary, dictionary.slots, entries, chunk)
-            self.entries = np.frombuffer(entries, chunk.layout.dtype)
-            wanted.check(self.entries)
-            self.wanted_entries = self.entries.astype(wanted.dtype, copy=False)
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
@@ -187,7 +192,7 @@ class EncodedValues:
             way = "split"
             first = self._count("split")
             if not len(self.split):
-                self.split = pooled(self.chunk.slots, self.wanted.dtype)
+                self.split = pooled(self.slots, self.wanted.dtype)
             self._join_bytes(page, encoded, self.split[first : first + count])
         elif page.encoding == DELTA_BINARY_PACKED:
             _check_delta(page, encoded, self.chunk)
