@@ -456,7 +456,7 @@ def _check_budgets(run: MixtureRun) -> None:
 
     def needed(windows: Mapping[str, int]) -> int:
         orders = {name: replace(config.order, window=windows[name]) for name, config in configs.items()}
-        sources = [replace(config, order=orders[name]) for name, config in configs.items()]
+        sources = {name: replace(config, order=orders[name]) for name, config in configs.items()}
         return mixture_bytes(sources, run.progress, run.plan)
 
     windows = {name: min(config.order.window, len(config.index)) for name, config in configs.items()}

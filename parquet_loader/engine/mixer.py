@@ -23,7 +23,7 @@ import numpy as np
 
 from ..blocks import IntArray, TokenArray
 from ..errors import SourceExhaustedError
-from ..order.mixture import BLOCK, BlockTable
+from ..order.mixture import APART, BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
 from .config import Counters, EngineConfig
@@ -33,14 +33,16 @@ from .pack import Origins
 
 __all__ = ["Mixer", "Picked", "mixture_bytes"]
 
-# Lanes are four rows of a source apart at most.
-_SHEETS = 5
+_SHEETS = APART + 1
 
 
-def mixture_bytes(sources: Sequence[EngineConfig], progress: MixtureProgress, plan: MixturePlan) -> int:
+def mixture_bytes(sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan) -> int:
     """The least budget of a mixture from a place of a run on."""
-    reserved = sum(_sheets_bytes(source, progress.seq_len + plan.overlap) for source in sources)
-    return required_together(sources, reserved, apart=bool(progress.pieces))
+    columns = progress.seq_len + plan.overlap
+    reserved = sum(_sheets_bytes(source, columns) for source in sources.values())
+    apart = [progress.apart(name, plan.lattice) for name in sources]
+    stretches = [tokens + columns if tokens else 0 for tokens in apart]
+    return required_together(list(sources.values()), reserved, stretches)
 
 
 def _sheets_bytes(source: EngineConfig, columns: int) -> int:
@@ -187,7 +189,7 @@ class Mixer:
             lengths=[progress.length_of(name) for name in sources],
             dtypes=[config.held_dtype for config in configs],
             counters=counters,
-            least_bytes=mixture_bytes(configs, progress, plan),
+            least_bytes=mixture_bytes(sources, progress, plan),
             reserved_bytes=sum(_sheets_bytes(config, columns) for config in configs),
         )
         self._block: _Block | None = None

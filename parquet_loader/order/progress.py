@@ -21,7 +21,7 @@ import numpy as np
 
 from ..blocks import IntArray
 from ..errors import SourceExhaustedError
-from .mixture import BLOCK, Lattice, Weights, block_quotas, rows_given, shown_weights
+from .mixture import APART, BLOCK, Lattice, Weights, block_quotas, rows_given, shown_weights
 
 __all__ = ["Changes", "MixturePlan", "MixtureProgress", "Piece", "Progress", "Stage", "changed", "traced"]
 
@@ -242,6 +242,14 @@ class MixtureProgress(Progress):
         if within == self.cut:
             return had
         return had + Piece(self.block, self.quotas, self.cut, within, self.seq_len).tokens(name, lattice, first, last)
+
+    def apart(self, name: str, lattice: Lattice) -> int:
+        """How many tokens of a source one lane is ahead of another from here on, at most; 0 where none ever is."""
+        begins = self.begins(name, lattice, 0, lattice.lanes)
+        spread = 0 if isinstance(begins, int) else int(begins.max() - begins.min())
+        if self.cut and any(name == drawn for drawn, _ in self.quotas):
+            spread += APART * self.seq_len  # until the end of the block
+        return spread
 
     def length_of(self, name: str) -> Changes:
         """The changes of length of one source."""
