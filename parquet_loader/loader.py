@@ -65,9 +65,9 @@ class ParquetLoader:
         exhausted: what happens when a source has given its ``max_epochs``: ``"raise"`` an error before the block that
             would need more, or ``"redistribute"`` its rows to the others, by their weights, from that block on.
         window: row groups that are shuffled together; None for as many as hold about 64 million tokens, 16 million of
-            each source of a mixture, or for those of the state that is loaded. More mixes better and reads less twice, and takes memory: about
-            ``window * tokens of a row group * 2 bytes / world_size`` (4 where ids go beyond 65,535), and as much again
-            to load ahead.
+            each source of a mixture, or for those of the state that is loaded. More mixes better and reads less twice,
+            and takes memory: about ``window * tokens of a row group * 2 bytes / world_size`` (4 where ids go beyond
+            65,535), and as much again to load ahead.
         seed: of the shuffle, in [0, 2^64).
         shuffle: False reads row groups and documents in storage order.
         column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
