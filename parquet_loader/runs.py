@@ -18,6 +18,7 @@ import numpy as np
 from .blocks import IntArray, TokenArray
 from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
+from .engine.cost import required_bytes
 from .engine.engine import Engine
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
@@ -258,6 +259,7 @@ class SetRun(Run):
                 lengths=[self.progress.reached(self.order.lanes)],
                 dtypes=[config.dtype],
                 counters=self.counters,
+                least_bytes=required_bytes(config, self.order.window),
             )
         positions = np.full(config.last - config.first, position, np.int64)
         seq_len, overlap = self.options.seq_len, self.options.overlap

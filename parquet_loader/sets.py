@@ -121,20 +121,11 @@ class OpenSet:
         window = found.get("window")
         if self.window_given or type(window) is not int or window < 1:
             return self
-        return replace(self, config=replace(self.config, order=replace_window(self.config.order, window)))
+        return replace(self, config=replace(self.config, order=replace(self.config.order, window=window)))
 
     def matches(self, found: Mapping[str, Any]) -> bool:
         """Whether it is the set that a state tells of."""
         return not self.as_in(found).identity.differences(found)
-
-
-def replace_window(order: Order, window: int) -> Order:
-    """The order with another window."""
-    if order.window == window:
-        return order
-    return Order(
-        group_tokens=order.group_tokens, lanes=order.lanes, window=window, seed=order.seed, shuffle=order.shuffle
-    )
 
 
 def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool) -> OpenSet:

@@ -17,6 +17,7 @@ __all__ = [
     "group_cost",
     "kept_by_threads",
     "required_bytes",
+    "required_together",
     "reserve_bytes",
     "text_cost",
 ]
@@ -87,6 +88,39 @@ def text_cost(config: EngineConfig, *, tokens: int, documents: int) -> int:
 def required_bytes(config: EngineConfig, window: int) -> int:
     """A budget within which any window of that many row groups can be loaded, whichever row groups it consists of, if
     they are as row groups nearly always are; see `reserve_bytes`.
+    """
+    needed = _needed(config, window)
+    return kept_by_threads(config) + needed.slices + needed.working
+
+
+def required_together(configs: Sequence[EngineConfig], reserved_bytes: int, *, apart: bool) -> int:
+    """A budget within which the windows of several sources can be loaded as rows need them.
+
+    Each source has the window that it is in, and there is room for one more, of the largest. Where lanes stand apart,
+    a source may be in two windows for a while, and several sources at the same time.
+
+    Args:
+        configs: of the sources.
+        reserved_bytes: what else is held all the time.
+        apart: whether lanes stand apart.
+    """
+    needs = [_needed(config, config.order.window) for config in configs]
+    windows = [needed.slices for needed in needs]
+    more = sum(windows) if apart else max(windows) if len(windows) > 1 else 0
+    working = max(needed.working for needed in needs)
+    return reserved_bytes + max(map(kept_by_threads, configs)) + sum(windows) + more + working
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """What a window needs: `slices` until it has been used up, and `working` while it is loaded."""
+
+    slices: int
+    working: int
+
+
+def _needed(config: EngineConfig, window: int) -> _Needed:
+    """What any window of that many row groups needs on a rank.
 
     While the consumer waits for a task, what is held is the window's slices so far, the text of the one band that lies
     across the border to that task, and the task:
@@ -117,16 +151,16 @@ def required_bytes(config: EngineConfig, window: int) -> int:
             name = CODEC_NAMES[codec]
             cost = group_cost(config, size, codec=name, inside=inside, longest=longest, text=0, cuts=lanes + 1)
             fetch = max(fetch, cost.fetch)
-    return kept_by_threads(config) + slices + across + max(fetch + across, 2 * TASK_BYTES)
+    return _Needed(slices=slices, working=across + max(fetch + across, 2 * TASK_BYTES))
 
 
-def reserve_bytes(configs: Sequence[EngineConfig], reserved_bytes: int = 0) -> int:
+def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
     """What of the budget is kept for row groups that turn out to hold more while they are decoded than their cost says:
-    as much as any may, but no more than half of what the budget has beyond `required_bytes`.
+    as much as any may, but no more than half of what the budget has beyond the least.
 
     Args:
         configs: of all sources that share the budget.
-        reserved_bytes: what else is held all the time.
+        least_bytes: the least budget.
     """
     most = 0
     for config in configs:
@@ -136,8 +170,7 @@ def reserve_bytes(configs: Sequence[EngineConfig], reserved_bytes: int = 0) -> i
             most = max(most, config.format.most_decode_cost(size, dtype=config.held_dtype, eos=eos))
     if not most:
         return 0
-    least = reserved_bytes + sum(required_bytes(config, config.order.window) for config in configs)
-    return min(most, max(0, configs[0].budget_bytes - least) // 2)
+    return min(most, max(0, configs[0].budget_bytes - least_bytes) // 2)
 
 
 def _largest(config: EngineConfig) -> list[ChunkSize]:

@@ -174,12 +174,14 @@ class Engine:
     Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
-        sources: what it runs on. Budget, threads and requests are the first one's, and serve all of them together.
+        sources: what it runs on. Budget and threads are the first one's, requests the most that one has;
+            they serve all of them together.
         demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
             a source's own windows in their order.
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
         dtypes: of each source's rows.
         counters: where what it does is counted.
+        least_bytes: the least budget with which this can work; of what there is beyond, a part is kept aside.
         reserved_bytes: of the budget, for whoever asks for rows.
 
     Attributes:
@@ -195,20 +197,22 @@ class Engine:
         lengths: Sequence[Lengths],
         dtypes: Sequence[np.dtype[np.integer]],
         counters: Counters,
+        least_bytes: int,
         reserved_bytes: int = 0,
     ) -> None:
         self.pid = os.getpid()
         self.halted = False
         general = sources[0]
-        reserve = reserve_bytes(sources, reserved_bytes)
+        reserve = reserve_bytes(sources, least_bytes)
         self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
         self.budget.acquire(max(map(kept_by_threads, sources)) + reserved_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
-        spare = general.requests > general.threads
+        requests = max(source.requests for source in sources)
+        spare = requests > general.threads
         decoders = threading.Semaphore(general.threads) if spare else contextlib.nullcontext()
         self._shared = _Shared(self.budget, counters, decoders, threading.Event(), Reserve(reserve, self.budget))
-        workers = max(general.threads, general.requests)
+        workers = max(general.threads, requests)
         self._prefetcher = Prefetcher(
             _tasks(sources, demand, self._shared),
             self.budget,

@@ -27,16 +27,23 @@ from ..order.mixture import BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
 from .config import Counters, EngineConfig
+from .cost import required_together
 from .engine import Engine
 from .pack import Origins
 
-__all__ = ["Mixer", "Picked", "sheets_bytes"]
+__all__ = ["Mixer", "Picked", "mixture_bytes"]
 
 # Lanes are four rows of a source apart at most.
 _SHEETS = 5
 
 
-def sheets_bytes(source: EngineConfig, columns: int) -> int:
+def mixture_bytes(sources: Sequence[EngineConfig], progress: MixtureProgress, plan: MixturePlan) -> int:
+    """The least budget of a mixture from a place of a run on."""
+    reserved = sum(_sheets_bytes(source, progress.seq_len + plan.overlap) for source in sources)
+    return required_together(sources, reserved, apart=bool(progress.pieces))
+
+
+def _sheets_bytes(source: EngineConfig, columns: int) -> int:
     """The most that the sheets of a source hold, in rows of so many columns."""
     return _SHEETS * (source.last - source.first) * columns * source.held_dtype.itemsize
 
@@ -180,7 +187,8 @@ class Mixer:
             lengths=[progress.length_of(name) for name in sources],
             dtypes=[config.held_dtype for config in configs],
             counters=counters,
-            reserved_bytes=sum(sheets_bytes(config, columns) for config in configs),
+            least_bytes=mixture_bytes(configs, progress, plan),
+            reserved_bytes=sum(_sheets_bytes(config, columns) for config in configs),
         )
         self._block: _Block | None = None
         self._sheets: dict[int, _Sheet] = {}  # by source and ordinal in the block
