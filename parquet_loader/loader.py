@@ -180,6 +180,9 @@ class ParquetLoader:
             )
         return self._run.batches_of_epoch()
 
+    def __bool__(self) -> bool:
+        return True  # whatever its length, and where it has none
+
     @property
     def epoch(self) -> int:
         """The epoch of the next batch, from 0; `epochs` where there is none. In a mixture, how often as many tokens as
