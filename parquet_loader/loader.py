@@ -258,7 +258,8 @@ class ParquetLoader:
     def reweight(self, weights: Mapping[str, float]) -> None:
         """Draw a mixture by other weights from the next block on, until the schedule's next stage begins.
 
-        Every rank must do so after the same batch. The state records it, so that a resume needs no word of it.
+        Every rank must do so after the same batch. The state records it, so that a resume needs no word of it: that
+        of `state_dict` from now on, and of the batches that follow; the last batch's own is of before.
 
         Args:
             weights: shares by source; those left out get none.
