@@ -13,6 +13,7 @@ apart by what these rows differ in length: such a stretch of a block is kept as 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -80,7 +81,8 @@ class Progress:
     def moved_to(self, position: int) -> Progress:
         """At another position, as if it had been come to in rows of these lengths; earlier ones are forgotten about."""
         lengths = tuple(change for change in self.lengths if change[0] < position) or self.lengths[:1]
-        return replace(self, position=position, lengths=lengths)
+        skips = tuple(skip for skip in self.skips if skip[1] <= position)
+        return replace(self, position=position, lengths=lengths, skips=skips)
 
     def advanced(self, rows: int) -> Progress:
         """After some rows more."""
@@ -130,11 +132,16 @@ class Piece:
 
     def rows(self, name: str, lattice: Lattice, first: int, last: int) -> IntArray | int:
         """The same in rows."""
-        names = [known for known, _ in self.quotas]
-        if name not in names:
-            return 0
-        table = lattice.table(self.block, [quota for _, quota in self.quotas], first, last)
-        return table.counts(names.index(name), self.first, self.last)
+        return _rows_of(self, name, lattice, first, last)
+
+
+@functools.lru_cache(maxsize=4096)  # every look at a run adds up all of its pieces
+def _rows_of(piece: Piece, name: str, lattice: Lattice, first: int, last: int) -> IntArray | int:
+    names = [known for known, _ in piece.quotas]
+    if name not in names:
+        return 0
+    table = lattice.table(piece.block, [quota for _, quota in piece.quotas], first, last)
+    return table.counts(names.index(name), piece.first, piece.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
