@@ -13,6 +13,7 @@ apart by what these rows differ in length: such a stretch of a block is kept as 
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -217,7 +218,12 @@ class MixtureProgress(Progress):
 
     def stage_of(self, block: int) -> Stage | None:
         """The stage that a block is of, as far as that is known."""
-        return next((stage for stage in reversed(self.stages) if stage.block <= block), None)
+        after = self._stages_to(block)
+        return self.stages[after - 1] if after else None
+
+    def _stages_to(self, block: int) -> int:
+        """How many stages begin with a block or before it."""
+        return bisect.bisect_right(self.stages, block, key=lambda stage: stage.block)
 
     @property
     def quotas(self) -> Weights:
@@ -394,7 +400,7 @@ class MixtureProgress(Progress):
 
     def _blocks_ahead(self, most: int, plan: MixturePlan | None) -> int:
         """How many blocks from here are of the same stage, ``most`` at most, and at least 1."""
-        later = [stage.block - self.block for stage in self.stages if stage.block > self.block]
+        later = [stage.block - self.block for stage in self.stages[self._stages_to(self.block) :][:1]]
         if plan is not None:
             later += [block - self.block for block, *_ in plan.scheduled(self) if block > self.block]
             low, high = 1, min([most, *later]) + 1  # that many last, that many may not
