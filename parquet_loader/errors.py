@@ -18,6 +18,8 @@ Errors of pyarrow, fsspec and the operating system are translated once, where th
 
 from __future__ import annotations
 
+import copy
+
 __all__ = [
     "CheckpointDamagedError",
     "CheckpointError",
@@ -104,6 +106,15 @@ class CheckpointDamagedError(CheckpointError):
 
 class CheckpointMismatchError(CheckpointError):
     """A valid checkpoint that belongs to another run, step, rank or version."""
+
+
+def of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
+    """An error that also names the source of a mixture that it is of."""
+    told = f"source {name!r}: {error}"
+    if isinstance(error, (ConfigError, DataError)):  # the texts of others are made of what they hold
+        error = copy.copy(error)
+    error.args = (told,)
+    return error
 
 
 class LoaderClosedError(ParquetLoaderError, RuntimeError):

@@ -119,7 +119,7 @@ class ParquetLoader:
                 if getattr(given, name) != default:
                     raise ConfigError(f"{name} is for several sources: give a dict of them, {{'name': path, ...}}")
             self._run = SetRun(source, given, self._counters)
-            _check_budget(self._config)
+            _check_budget(self._config, given=given.window is not None)
         self._run.progress = self._run.advanced(given.skip_batches)
         self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._batches = 0
@@ -225,13 +225,15 @@ class ParquetLoader:
     def _check_budgets(self, before: Progress) -> None:
         """Refuse what the budget has no room for, and be where the run was before."""
         run: Run = self._run
-        if isinstance(self._run, MixtureRun):
-            try:
+        try:
+            if isinstance(self._run, MixtureRun):
                 _check_budgets(self._run)
-            except BaseException:
-                run.stop()
-                run.progress = before
-                raise
+            else:
+                _check_budget(self._config, given=True)
+        except BaseException:
+            run.stop()
+            run.progress = before
+            raise
 
     def state_at(self, position: int, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The state of this run at another position: as its history says, or as it is going to be.
@@ -239,7 +241,11 @@ class ParquetLoader:
         Args:
             position: tokens consumed per lane, that of a batch of this run.
             state: of this run; its history counts then, and not that of where the loader is.
+
+        Raises:
+            ConfigError: no batch of this run begins there.
         """
+        position = integer("position", position, 0, 2**62 // self._options.lanes - 1)
         return self._run.state(self._run.at(position, None if state is None else read_state(state)))
 
     def skip(self, batches: int) -> None:
@@ -256,7 +262,8 @@ class ParquetLoader:
         self._restored += 1
 
     def reweight(self, weights: Mapping[str, float]) -> None:
-        """Draw a mixture by other weights from the next block on, until the schedule's next stage begins.
+        """Draw a mixture by other weights from the next block on, until the schedule's next stage begins. Where that
+        begins with the same block, it does so, and these weights never come.
 
         Every rank must do so after the same batch. The state records it, so that a resume needs no word of it: that
         of `state_dict` from now on, and of the batches that follow; the last batch's own is of before.
@@ -265,7 +272,7 @@ class ParquetLoader:
             weights: shares by source; those left out get none.
 
         Raises:
-            ConfigError: not a mixture, no weights, or a source that is not there.
+            ConfigError: not a mixture, a run that has not begun, no weights, or a source that is not there.
             StorageError, DataError: of a source that is opened now.
         """
         self._check_open()
@@ -437,9 +444,9 @@ class ParquetLoader:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
 
 
-def _check_budget(config: EngineConfig) -> None:
-    """Refuse a budget that is too small for a window, and say what fits."""
-    window = config.order.window
+def _check_budget(config: EngineConfig, *, given: bool) -> None:
+    """Refuse a budget that is too small for a window, which was given or chosen here, and say what fits."""
+    window = min(config.order.window, len(config.index))
     needed = required_bytes(config, window)
     if needed <= config.budget_bytes:
         return
@@ -448,6 +455,8 @@ def _check_budget(config: EngineConfig) -> None:
         cures.append(f"or threads={threads}, which fits")
     if fitting := fitting_window(config):
         cures.append(f"or, in a new run, window={fitting}, which fits")
+        if not given:
+            cures.append("or, to resume a run with a smaller one, its window")
     if len(cures) == 1:
         if (less := required_bytes(config, 1)) < needed:
             cures.append(f"or {less:,} in a new run with window=1")

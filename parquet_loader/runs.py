@@ -29,6 +29,7 @@ from .errors import (
     ConfigError,
     ParquetLoaderError,
     SourceExhaustedError,
+    of_source,
 )
 from .index.index import DatasetIndex
 from .options import LoaderOptions
@@ -291,7 +292,17 @@ class SetRun(Run):
 
     def at(self, position: int, state: RunState | None = None) -> Progress:
         """See `Run`."""
-        return (self.progress if state is None else self.read(state)).moved_to(position)
+        progress = self.progress if state is None else self.read(state)
+        _check_border(progress, position)
+        return progress.moved_to(position)
+
+
+def _check_border(progress: Progress, position: int) -> None:
+    """Refuse a position at which no batch begins."""
+    row = progress.rows_before(position)
+    begin, following = progress.position_of(row), progress.position_of(row + 1)
+    if begin != position:
+        raise ConfigError(f"no batch begins at position {position:,}; one does at {begin:,} and at {following:,}")
 
 
 def _windows(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
@@ -319,7 +330,9 @@ class MixtureRun(Run):
     def __init__(self, sources: Mapping[str, Source | Component], options: LoaderOptions, counters: Counters) -> None:
         super().__init__(options, counters)
         if not sources or not all(isinstance(name, str) and name for name in sources):
-            raise ConfigError(f"sources must be a dict of names and where they lie, not {list(sources)!r}")
+            wrong = [name for name in sources if not isinstance(name, str) or not name]
+            problem = f"names such as {wrong[0]!r}" if wrong else "none"
+            raise ConfigError(f"sources must be a dict of names, which are text, and where each lies, not {problem}")
         for name, given in (("index", options.index), ("epochs", options.epochs)):
             if given is not None:
                 hint = "max_epochs of a Component" if name == "epochs" else "index of a Component"
@@ -355,7 +368,7 @@ class MixtureRun(Run):
             try:
                 opened = open_set(self._sources[name], self.options, mixed=True)
             except ParquetLoaderError as error:
-                raise _of_source(error, name) from error
+                raise of_source(error, name) from error
             if name in self._former:
                 opened = opened.as_in(self._former[name])
             self._sets[name] = opened
@@ -371,12 +384,18 @@ class MixtureRun(Run):
             if weights != "tokens":
                 raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
             return ((0, self._weights({name: self._open(name).config.order.total for name in self.names})),)
+        if not isinstance(weights, (Mapping, Sequence)):
+            raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
+        if isinstance(weights, Mapping) and weights and all(isinstance(key, int) for key in weights):
+            raise ConfigError("a schedule is a list of (token, shares), not a dict of tokens")
         stages = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
         if not stages or not all(isinstance(stage, Sequence) and len(stage) == 2 for stage in stages):
             raise ConfigError(f"a schedule is a list of (token, shares), not {weights!r}")
         tokens = [token for token, _ in stages]
         whole = all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in tokens)
-        if not whole or tokens[0] != 0 or any(low >= high for low, high in pairwise(tokens)):
+        if not whole:
+            raise ConfigError(f"the tokens from which on stages of weights hold must be integers, not {tokens}")
+        if tokens[0] != 0 or any(low >= high for low, high in pairwise(tokens)):
             raise ConfigError(f"the stages of weights must begin at token 0 and rise, not at {tokens}")
         schedule = tuple((int(token), self._weights(shares)) for token, shares in stages)
         for name, _ in schedule[-1][1]:
@@ -499,14 +518,16 @@ class MixtureRun(Run):
 
     def reweight(self, shares: Mapping[str, float]) -> None:
         """Draw by other weights from the next block on."""
+        if not self.progress.row:
+            raise ConfigError("the run has not begun: give these weights as the first stage of the schedule instead")
         weights = self._weights(shares)
         opened = set(self.sets)
         for name, _ in weights:
             self._open(name)
-        self.progress = self.progress.reweighted(weights)
-        self._reweighted = True
         if set(self.sets) != opened:
             self._plan_for(self.plan.schedule)
+        self.progress = self.progress.reweighted(weights, self.plan)
+        self._reweighted = True
         if self._mixer is not None and not {name for name, _ in weights} <= self._mixer.names:
             self.stop()
 
@@ -528,7 +549,8 @@ class MixtureRun(Run):
         stages, sources = state.stages, dict(state.sources)
         if not state.is_mixture:
             name = self._name_of(sources[ONLY])
-            stages, sources = (Stage(0, ((name, 1),)),), {name: sources[ONLY]}
+            stages = (Stage(0, ((name, 1),)),) if state.position else ()
+            sources = {name: sources[ONLY]} if state.position else {}
         self._check_identities(state, self.sets, sources)
         try:
             progress = traced(self.plan.lattice, state.lengths, stages, state.position)
@@ -562,6 +584,7 @@ class MixtureRun(Run):
     def at(self, position: int, state: RunState | None = None) -> MixtureProgress:
         """See `Run`."""
         progress = self.progress if state is None else self.read(state)
+        _check_border(progress, position)
         ahead = position - progress.position
         if ahead >= 0:
             return progress.advanced(ahead // progress.seq_len, self.plan)
@@ -596,7 +619,8 @@ class MixtureRun(Run):
         planned = _merged(list(plan.items()))
         # A run that was reweighted comes to no stage that begins with the same block, or changes nothing any more.
         reweighted = {stage.block: stage.weights for stage in run if stage.by == "reweight"}
-        if everything in (planned, _merged(sorted({**plan, **reweighted}.items()))) or not begun:
+        both = _merged(sorted({**reweighted, **plan}.items()))
+        if everything in (planned, both) or not begun:
             return
         scheduled = [(stage.block, stage.weights) for stage in run if stage.by == "schedule" or not stage.block]
 
@@ -607,7 +631,8 @@ class MixtureRun(Run):
             )
 
         following = self.plan.schedule[-1][1]
-        following_token = progress.position_of(begun * BLOCK) * self.options.lanes
+        ahead = progress.resized(self.options.seq_len, self.plan.lattice)  # the rows up to there have the new length
+        following_token = ahead.position_of(begun * BLOCK) * self.options.lanes
         raise CheckpointMismatchError(
             f"the run was drawn by [{shown(scheduled)}] so far, and by weights it would have been "
             f"[{shown(planned)}]. What was drawn cannot change: keep it, and add what is new as a stage, "
@@ -644,11 +669,3 @@ def _merged(stages: list[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
         if not kept or kept[-1][1] != weights:
             kept.append((block, weights))
     return kept
-
-
-def _of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
-    """An error that also names the source it is of."""
-    if isinstance(error, ConfigError):
-        return ConfigError(f"source {name!r}: {error}")
-    error.args = (f"source {name!r}: {error}", *error.args[1:])
-    return error

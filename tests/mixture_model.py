@@ -53,12 +53,15 @@ class Model:
             token = self.position * lanes
             due = [weights for begin, weights in self.plan.schedule if self.seen < begin <= token]
             self.seen = token
-            if self.reweighted is not None:
-                self.stages.append(Stage(block, self.reweighted, "reweight"))
-                self.wanted, self.reweighted = self.reweighted, None
-            elif due and due[-1] != self.wanted:
-                self.stages.append(Stage(block, due[-1]))
+            if due:
+                former = [stage.by for stage in self.stages if stage.by != "exhausted"]
+                if due[-1] != self.wanted or former[-1:] == ["reweight"]:
+                    self.stages.append(Stage(block, due[-1]))
                 self.wanted = due[-1]
+            elif self.reweighted is not None:
+                self.stages.append(Stage(block, self.reweighted, "reweight"))
+                self.wanted = self.reweighted
+            self.reweighted = None
             while short := [name for name, quota in self.quotas if self._lacks(name, quota)]:
                 left = tuple(each for each in self.stages[-1].weights if each[0] not in short)
                 if not left or not self.plan.redistribute:

@@ -126,6 +126,9 @@ class _WindowJob:
     def _cut_from(self, part: TokenPart, begin: int, slices: list[Slices]) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""
         end = begin + len(part.tokens)
+        starts = part.starts
+        if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
+            starts = starts[np.append(starts[1:] != starts[:-1], True)]
         bands = self.plan.bands
         # Bands follow each other: those that end behind the part's beginning and begin before its end.
         first_band = bisect.bisect_right(self._band_ends, begin)
@@ -134,8 +137,8 @@ class _WindowJob:
             low, high = max(band.begin, begin), min(band.end, end)
             tokens = part.tokens[low - begin : high - begin]
             # A document that begins at the very end of the part is empty so far, and of whatever comes next.
-            first, last = part.starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
-            documents = part.starts[first:last] + (begin - band.begin)
+            first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
+            documents = starts[first:last] + (begin - band.begin)
             if high - low == band.end - band.begin:
                 slices.append(self._cut(band, tokens, documents))
                 continue

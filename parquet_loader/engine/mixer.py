@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..blocks import IntArray, TokenArray
-from ..errors import SourceExhaustedError
+from ..errors import DataError, SourceExhaustedError, StorageError, of_source
 from ..order.mixture import APART, BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
@@ -269,14 +269,17 @@ class Mixer:
         while self._following[place] <= last:
             ordinal = self._following[place]
             code, sheet = place * BLOCK + ordinal, self._sheets.take()
-            _, taken = self.engine.rows(
-                self._places[part.name],
-                part.positions(ordinal),
-                part.seq_len,
-                self._plan.overlap,
-                ends=part.ends(ordinal),
-                out=self._sheets.memory[sheet],
-            )
+            try:
+                _, taken = self.engine.rows(
+                    self._places[part.name],
+                    part.positions(ordinal),
+                    part.seq_len,
+                    self._plan.overlap,
+                    ends=part.ends(ordinal),
+                    out=self._sheets.memory[sheet],
+                )
+            except (DataError, StorageError) as error:
+                raise of_source(error, part.name) from error
             self._following[place] += 1
             if self._last_rows[code] < 0:  # nobody needs it any more
                 self._sheets.give(sheet)

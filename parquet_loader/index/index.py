@@ -142,8 +142,7 @@ class DatasetIndex:
         if median < _SMALL_TOKENS and len(self) > 1:
             found.append(
                 f"half of the {len(self):,} row groups hold {median:,} tokens or fewer: each costs a decode of its "
-                "own, and a window of them mixes little; write row groups of about a million tokens, or use a larger "
-                "window"
+                "own; write row groups of about a million tokens"
             )
         sizes = self.tokens * np.array([layout.dtype.itemsize for layout in self.layouts])[self.file_layout[self.file]]
         largest = int(sizes.argmax())

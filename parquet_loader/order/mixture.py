@@ -61,6 +61,7 @@ __all__ = [
 BLOCK = 64
 APART = 4  # rows of a source that one lane has had more than another within a block, at most
 _PARTS = 10**9  # of a weight that is no integer
+_MOST = 2**62  # of a weight: states hold no larger number
 _PHASE = 3  # the domain of the words that move a block's slots; see `order.order`
 
 # Names and positive integers without a common divisor, by name.
@@ -71,7 +72,7 @@ def integer_weights(weights: Mapping[str, float]) -> Weights:
     """Weights as integers without a common divisor, by name, those of 0 left out.
 
     A float is taken as the nearest fraction of 10^9, one that is positive as 1 / 10^9 at least. ``{"a": 7, "b": 3}``
-    is the same as ``{"a": 0.7, "b": 0.3}``.
+    is the same as ``{"a": 0.7, "b": 0.3}``. All are below 2^62: larger ones are made smaller in proportion.
 
     Raises:
         ValueError: a weight that is negative or no number, or none that is positive; says which.
@@ -79,13 +80,17 @@ def integer_weights(weights: Mapping[str, float]) -> Weights:
     parts = {}
     for name, weight in weights.items():
         number = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, (bool, np.bool_))
-        if not number or not isfinite(weight) or weight < 0:
+        if not number or (not isinstance(weight, int) and not isfinite(weight)) or weight < 0:
             raise ValueError(f"the weight of {name!r} must be a number, 0 or more, not {weight!r}")
         if weight > 0:
             parts[name] = int(weight) * _PARTS if weight == int(weight) else max(1, round(float(weight) * _PARTS))
     if not parts:
         raise ValueError(f"no weight is positive: {dict(weights)!r}")
     divisor = gcd(*parts.values())
+    largest = max(parts.values())
+    if largest // divisor >= _MOST:
+        parts = {name: max(1, part * (_MOST // 2) // largest) for name, part in parts.items()}
+        divisor = gcd(*parts.values())
     return tuple((name, parts[name] // divisor) for name in sorted(parts))
 
 
@@ -110,6 +115,11 @@ def temperature_weights(tokens: Mapping[str, int], alpha: float) -> dict[str, fl
         tokens: of each source.
         alpha: the exponent, 1 / T where a temperature T is spoken of.
     """
+    for name, count in tokens.items():
+        if not 0 < count < float("inf"):
+            raise ValueError(f"{name!r} must hold tokens, not {count!r}")
+    if not isfinite(alpha):
+        raise ValueError(f"alpha must be a number, not {alpha!r}")
     powers = {name: float(count) ** alpha for name, count in tokens.items()}
     total = sum(powers.values())
     return {name: power / total for name, power in powers.items()}

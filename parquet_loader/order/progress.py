@@ -280,12 +280,16 @@ class MixtureProgress(Progress):
             return self
         progress = self
         block, token = self.block, self.position * plan.lattice.lanes
-        known = next((stage for stage in reversed(self.stages) if stage.by != "exhausted"), None)
-        if known is None or known.block < block:  # else it was reweighted from this block on, or entered before
-            before = self.position_of(self.row - BLOCK) * plan.lattice.lanes if self.row else -1
-            begun = [weights for begin, weights in plan.schedule if before < begin <= token]
-            if begun and (known is None or known.by == "reweight" or known.weights != begun[-1]):
-                progress = replace(self, stages=(*self.stages, Stage(block, begun[-1])))
+        before = self.position_of(self.row - BLOCK) * plan.lattice.lanes if self.row else -1
+        begun = [weights for begin, weights in plan.schedule if before < begin <= token]
+        stages = self.stages
+        if begun and stages and stages[-1] == Stage(block, stages[-1].weights, "reweight"):
+            stages = stages[:-1]  # the schedule's stage takes its place
+        known = next((stage for stage in reversed(stages) if stage.by != "exhausted"), None)
+        for weights in begun[-1:]:
+            differs = known is None or known.by == "reweight" or known.weights != weights
+            if differs and (known is None or known.block < block):  # else it was entered before
+                progress = replace(self, stages=(*stages, Stage(block, weights)))
         while short := [name for name, _ in progress.quotas if not progress._lasts(name, 1, plan)]:
             stage = progress.stage_of(block)
             assert stage is not None
@@ -360,9 +364,11 @@ class MixtureProgress(Progress):
                         f"tokens; use the seq_len of before until the next block begins, or raise max_epochs"
                     )
 
-    def reweighted(self, weights: Weights) -> MixtureProgress:
-        """With other weights from the next block on."""
+    def reweighted(self, weights: Weights, plan: MixturePlan) -> MixtureProgress:
+        """With other weights from the next block on, unless a stage of the schedule begins with it."""
         block = -(-self.row // BLOCK)
+        if any(begin == block for begin, *_ in plan.scheduled(self)):
+            return self
         kept = tuple(stage for stage in self.stages if stage.block < block)
         return replace(self, stages=(*kept, Stage(block, weights, "reweight")))
 

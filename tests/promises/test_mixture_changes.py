@@ -232,14 +232,52 @@ def test_a_run_that_was_reweighted_before_a_stage_resumes(sources, steps: int, s
     assert same(run(sources, weights, 70, state), rest)
 
 
-def test_a_run_that_was_reweighted_before_its_first_batch_resumes(sources) -> None:
-    with ParquetLoader(sources, weights=EVEN, **OPTIONS) as loader:
+def test_a_run_that_has_not_begun_has_nothing_to_reweight(sources) -> None:
+    with (
+        ParquetLoader(sources, weights=EVEN, **OPTIONS) as loader,
+        pytest.raises(ConfigError, match="as the first stage of the schedule"),
+    ):
         loader.reweight({"math": 1})
-        state, rest = take(loader, 70)[-1].state, take(loader, 10)
-    assert same(run(sources, EVEN, 10, state), rest)
+
+
+@pytest.mark.parametrize("at", [100, 128])
+def test_a_stage_that_begins_with_the_block_of_a_reweighting_comes_first(sources, at: int) -> None:
+    stages = [(0, EVEN), (2 * BLOCK_TOKENS, {"math": 1})]
+    with ParquetLoader(sources, weights=stages, **OPTIONS) as loader:
+        take(loader, at)
+        loader.reweight({"code": 1})
+        take(loader, 128 - at)
+        batches = take(loader, 10)
+        assert {loader.sources[place] for batch in batches for place in batch.sources} == {"math"}
+    assert same(run(sources, stages, 10, batches[4].state)[:5], batches[5:])
+
+
+def test_a_stage_that_is_added_where_a_reweighting_would_begin_comes_first(sources) -> None:
+    with ParquetLoader(sources, weights=EVEN, **OPTIONS) as loader:
+        take(loader, 100)
+        loader.reweight({"code": 1})
+        state = loader.state_dict()
     with pytest.raises(CheckpointMismatchError) as caught:
-        run(sources, [(0, {"code": 1}), (BLOCK_TOKENS, {"web": 1})], 1, state)
-    run(sources, advised(caught.value), 100, state)
+        run(sources, {"math": 1}, 1, state)
+    with ParquetLoader(sources, weights=advised(caught.value), **OPTIONS) as loader:
+        loader.load_state_dict(state)
+        take(loader, 28)
+        assert {loader.sources[place] for place in take(loader, 1)[0].sources} == {"math"}
+
+
+def test_a_state_of_one_set_before_its_first_step_has_no_past(sources) -> None:
+    with ParquetLoader(sources["web"], **OPTIONS) as loader:
+        state = loader.state_dict()
+    with ParquetLoader(sources, weights=EVEN, **OPTIONS) as loader:
+        expected = take(loader, 5)
+    assert same(run(sources, EVEN, 5, state), expected)
+
+
+@pytest.mark.parametrize("weights", [{"web": 12_345_678_901, "code": 0.123456789}, {"web": 2**62, "code": 3}])
+def test_states_of_large_weights_can_be_read(sources, weights) -> None:
+    with ParquetLoader(sources, weights=weights, **OPTIONS) as loader:
+        state, rest = take(loader, 3)[-1].state, take(loader, 3)
+    assert same(run(sources, weights, 3, state), rest)
 
 
 def test_a_run_that_came_back_to_its_first_weights_is_told_all_of_them(sources) -> None:

@@ -47,7 +47,7 @@ import parquet_loader.index.cache
 import parquet_loader.storage.local
 import parquet_loader.storage.remote
 from parquet_loader import Batch, ParquetLoader, merge_checkpoints
-from parquet_loader.formats.parquet import PARQUET
+from parquet_loader.engine import engine
 from parquet_loader.storage.atomic import write_atomically
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +153,7 @@ def work(source: str, folder: Path, place: Path, rank: int, world_size: int) -> 
     marks = Marks(place / f"marks-{rank}")
     warnings.filterwarnings("error", message="the index cache")  # no kill may damage it
     marks.wrap(parquet_loader.index.cache, "write_atomically", "writing the index cache")
-    marks.wrap(PARQUET, "decode", "decoding")
+    marks.wrap(engine._WindowJob, "_decode", "decoding")
     for storage in (parquet_loader.storage.local.LocalStorage, parquet_loader.storage.remote.FsspecStorage):
         marks.wrap(storage, "read", "reading data")
     with (folder / "run" / f"{place.name}-{rank}.log").open("ab", buffering=0) as log, contextlib.ExitStack() as stack:

@@ -60,7 +60,7 @@ def play(plan: MixturePlan, seq_len: int, events: list[Any], *, by_one: bool = F
             progress = progress.resized(value, plan.lattice)
             model.seq_len = value
         elif kind == "reweight":
-            progress = progress.reweighted(integer_weights(value))
+            progress = progress.reweighted(integer_weights(value), plan)
             model.reweighted = integer_weights(value)
         else:
             done = 0
