@@ -92,6 +92,9 @@ class _DocumentNumbers:
         self.decode_cost, self.most_decode_cost = PARQUET.decode_cost, PARQUET.most_decode_cost
         self.one_part_slots = PARQUET.one_part_slots
 
+    def decode_together(self, raws: object, chunks: object, **options: object) -> None:
+        """See `Format.decode_together`: one by one."""
+
     def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> _OpenNumbers:
         """See `Format.open`."""
         return _OpenNumbers(self, raw, chunk)
