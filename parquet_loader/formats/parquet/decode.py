@@ -40,7 +40,7 @@ from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
 from . import pages as pages_
 from . import rehost, thrift
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
-from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, unpacked_bound
+from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
 __all__ = [
@@ -384,16 +384,28 @@ def decode_together(
         return None
     try:
         for raw, chunk in zip(raws, chunks, strict=True):
-            plan_pages(memoryview(raw).cast("B"), chunk)
+            view = memoryview(raw).cast("B")
+            dictionary, pages = plan_pages(view, chunk)
+            for page in pages if dictionary is None else (dictionary, *pages):
+                stored_body(view, page, chunk)  # pyarrow takes some damaged checksums for none
         block = _decode_framed(raws, chunks)
-        borders = list(itertools.accumulate((chunk.rows for chunk in chunks), initial=0))
-        if len(block.offsets) - 1 != borders[-1]:
-            return None
-        if np.diff(block.offsets[borders]).tolist() != [chunk.tokens for chunk in chunks]:
+        if not _counts_match(block.offsets, chunks):
             return None
         return _part(0, cast_tokens(block, dtype, bound, chunks[0]), eos_id, goes_on=False, complete=True)
     except (DataError, NotSupported):  # of which row group, and in which words, is found one by one
         return None
+
+
+def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:
+    """Whether documents of several chunks are as many in each as its entry says, if the slots of its pages are."""
+    borders = np.cumsum([0, *(chunk.rows for chunk in chunks)])
+    if len(offsets) - 1 != borders[-1]:
+        return False
+    # A document has a slot at the least, so equal slots of as many rows mean that each border is where it was written.
+    slots = np.cumsum([0, *(chunk.slots for chunk in chunks)])
+    tokens = np.cumsum([0, *(chunk.tokens for chunk in chunks)])
+    found = np.concatenate(([0], np.cumsum(np.maximum(np.diff(offsets), 1))))
+    return np.array_equal(found[borders], slots) and np.array_equal(offsets[borders], tokens)
 
 
 def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
