@@ -141,9 +141,9 @@ class DatasetIndex:
         median = int(np.median(self.tokens))
         if median < _SMALL_TOKENS and len(self) > 1:
             found.append(
-                f"half of the {len(self):,} row groups hold {median:,} tokens or fewer: each costs a decode of its "
-                "own, and a window of them mixes little; write row groups of about a million tokens, or use a larger "
-                "window"
+                f"half of the {len(self):,} row groups hold {median:,} tokens or fewer: what each costs in "
+                "Python is several times its decoding, and a window of them mixes little; write row groups of about a "
+                "million tokens, or use a larger window"
             )
         sizes = self.tokens * np.array([layout.dtype.itemsize for layout in self.layouts])[self.file_layout[self.file]]
         largest = int(sizes.argmax())

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
 from ...errors import DataError
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
 from . import pages as pages_
@@ -431,7 +431,7 @@ def _decode_framed(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnCh
 def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
     while isinstance(array, pa.StructArray):
         array = array.field(0)
-    offsets = array.offsets.to_numpy()
+    offsets = from_arrow(array.offsets, np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     values = array.values.slice(first, last - first)
     offsets = offsets - first if first else offsets
@@ -439,7 +439,7 @@ def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
         slot = int(pc.index(values.is_null(), True).as_py())
         row = int(np.searchsorted(offsets, slot, side="right")) - 1
         raise null_element(chunk, row, slot - int(offsets[row]))
-    return TokenBlock(values.to_numpy(zero_copy_only=True).view(chunk.layout.dtype), offsets)
+    return TokenBlock(from_arrow(values, chunk.layout.dtype), offsets)
 
 
 def _concatenate(blocks: list[TokenBlock], dtype: np.dtype[np.integer]) -> TokenBlock:
