@@ -44,6 +44,8 @@ STATE_VERSION = 2
 _KIND = "checkpoint"
 _VERSION = 2
 _MOST_RANKS = 2**31 - 1
+_MOST_SOURCES = 10_000
+_MOST_CHANGES = 2_000  # of the length of rows
 ONLY = ""  # the name of the one set of a run that is no mixture
 
 
@@ -178,13 +180,27 @@ def read_state(state: Mapping[str, Any]) -> RunState:
         raise CheckpointDamagedError(f"the state's history is not that of a run: {_shortened(error)}") from error
     if begins[:1] != [0] or any(low >= high for low, high in pairwise(begins)) or begins[-1] > position:
         raise CheckpointDamagedError(f"no run has had rows of other lengths from {_shortened(begins)} on")
-    if any(low > high for low, high in pairwise(blocks)) or blocks[:1] not in ([], [0]):
+    if len(lengths) > _MOST_CHANGES:
+        raise CheckpointDamagedError(f"the length of rows has changed more than {_MOST_CHANGES:,} times in this state")
+    # Stages of one block are those from which, one after another, sources had to be left out.
+    rising = all(low.block < high.block or _left_out(low, high) for low, high in pairwise(stages))
+    if not rising or blocks[:1] not in ([], [0]):
         raise CheckpointDamagedError(f"no run has had stages from blocks {_shortened(blocks)} on")
+    if any(len(stage.weights) > _MOST_SOURCES for stage in stages):
+        raise CheckpointDamagedError(f"a stage of the state has more than {_MOST_SOURCES:,} sources")
+    places = [place for skip in skips for place in skip]
+    if any(low > high for low, high in pairwise([*places, position])):
+        raise CheckpointDamagedError(f"no run has skipped from and to {_shortened(places)}")
     if not all(isinstance(each, dict) for each in sources.values()):
         raise CheckpointDamagedError(f"the state's sources are no sets: {_shortened(state['sources'])}")
     return RunState(
         position=position, lengths=lengths, skips=skips, stages=stages, seed=seed, lanes=lanes, sources=sources
     )
+
+
+def _left_out(before: Stage, after: Stage) -> bool:
+    kept = {name for name, _ in after.weights}
+    return before.block == after.block and after.by == "exhausted" and kept < {name for name, _ in before.weights}
 
 
 def _json(state: Mapping[str, Any], name: str) -> dict[str, Any]:

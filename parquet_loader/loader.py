@@ -51,13 +51,23 @@ class ParquetLoader:
     ``for batch in loader`` gives the rest of the current epoch and then ends; the next ``for`` continues. Lanes are
     endless streams cut to rows: every row is full, and an epoch's last row may end with the next epoch's first tokens.
 
+    Of a dict of sources it makes a mixture, whose rows are each of one source, in shares that hold exactly. A mixture
+    has no epochs: ``for`` does not end, and `len` is an error.
+
     Args:
-        source: a folder, a file, a glob, a list of them; local or any fsspec URL. See `parquet_loader.storage`.
+        source: a folder, a file, a glob, a list of them; local or any fsspec URL. See `parquet_loader.storage`. Or a
+            dict of several by name, each of them such a source, or a `Component` where there is more to say.
         seq_len: tokens of a row.
         lanes: rows of a global batch, over all ranks. Part of the order: it may not change within a run.
-        window: row groups that are shuffled together. More mixes better and reads less twice, and takes memory: about
-            ``window * tokens of a row group * 2 bytes / world_size`` (4 where ids go beyond 65,535), and as much again
-            to load ahead.
+        weights: of a mixture: shares of the tokens by source, such as ``{"web": 0.7, "code": 0.3}``; a schedule
+            ``[(0, {...}), (token, {...})]`` of shares from a token of the run on, whose past must be what was run; or
+            ``"tokens"``, in proportion to what each source holds.
+        exhausted: what happens when a source has given its ``max_epochs``: ``"raise"`` an error before the block that
+            would need more, or ``"redistribute"`` its rows to the others, by their weights, from that block on.
+        window: row groups that are shuffled together; None for as many as hold about 64 million tokens, 16 million of
+            each source of a mixture, or for those of the state that is loaded. More mixes better and reads less twice,
+            and takes memory: about ``window * tokens of a row group * 2 bytes / world_size`` (4 where ids go beyond
+            65,535), and as much again to load ahead.
         seed: of the shuffle, in [0, 2^64).
         shuffle: False reads row groups and documents in storage order.
         column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
@@ -72,7 +82,8 @@ class ParquetLoader:
             last batch up with zeros; see `Batch.lengths`. ``"drop"`` leaves out the last tokens that fill no batch.
         skip_batches: begin after this many batches, for a run that stored only a count, not a state; divide a count of
             samples by ``lanes``. A loaded state brings its own count.
-        budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices.
+        budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices. A
+            mixture's sources share it.
         threads: that decode; None for as many as leave a core to the consumer, from 1 to 4.
         requests: column chunks read concurrently; None for as many as `threads` where the files are local, and for 16
             over a network.
@@ -104,8 +115,9 @@ class ParquetLoader:
             self._run = MixtureRun(source, given, self._counters)
             _check_budgets(self._run)
         else:
-            if given.weights is not None:
-                raise ConfigError("weights are for several sources: give a dict of them, {'name': path, ...}")
+            for name, default in (("weights", None), ("exhausted", "raise")):
+                if getattr(given, name) != default:
+                    raise ConfigError(f"{name} is for several sources: give a dict of them, {{'name': path, ...}}")
             self._run = SetRun(source, given, self._counters)
             _check_budget(self._config)
         self._run.progress = self._run.advanced(given.skip_batches)
@@ -167,6 +179,9 @@ class ParquetLoader:
                 "a mixture has no epochs and no length: count steps, or give TokenBatches the number of them"
             )
         return self._run.batches_of_epoch()
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length, and where it has none
 
     @property
     def epoch(self) -> int:
@@ -243,7 +258,8 @@ class ParquetLoader:
     def reweight(self, weights: Mapping[str, float]) -> None:
         """Draw a mixture by other weights from the next block on, until the schedule's next stage begins.
 
-        Every rank must do so after the same batch. The state records it, so that a resume needs no word of it.
+        Every rank must do so after the same batch. The state records it, so that a resume needs no word of it: that
+        of `state_dict` from now on, and of the batches that follow; the last batch's own is of before.
 
         Args:
             weights: shares by source; those left out get none.
@@ -456,7 +472,7 @@ def _check_budgets(run: MixtureRun) -> None:
 
     def needed(windows: Mapping[str, int]) -> int:
         orders = {name: replace(config.order, window=windows[name]) for name, config in configs.items()}
-        sources = [replace(config, order=orders[name]) for name, config in configs.items()]
+        sources = {name: replace(config, order=orders[name]) for name, config in configs.items()}
         return mixture_bytes(sources, run.progress, run.plan)
 
     windows = {name: min(config.order.window, len(config.index)) for name, config in configs.items()}

@@ -257,7 +257,7 @@ class SetRun(Run):
                 [config],
                 _windows(config, position),
                 lengths=[self.progress.reached(self.order.lanes)],
-                dtypes=[config.dtype],
+                dtype=config.dtype,
                 counters=self.counters,
                 least_bytes=required_bytes(config, self.order.window),
             )
@@ -265,7 +265,7 @@ class SetRun(Run):
         seq_len, overlap = self.options.seq_len, self.options.overlap
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
-        tokens, taken = self.engine.rows(0, positions, seq_len, overlap, ends)
+        tokens, taken = self.engine.rows(0, positions, seq_len, overlap, ends=ends)
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
 
@@ -566,7 +566,8 @@ class MixtureRun(Run):
         if ahead >= 0:
             return progress.advanced(ahead // progress.seq_len, self.plan)
         before = traced(self.plan.lattice, progress.lengths, progress.stages, position)
-        return before.resized(self.options.seq_len, self.plan.lattice)
+        skips = tuple(skip for skip in progress.skips if skip[1] <= position)
+        return replace(before.resized(self.options.seq_len, self.plan.lattice), skips=skips)
 
     def _name_of(self, found: Mapping[str, Any]) -> str:
         """The source that a state of one set is of."""

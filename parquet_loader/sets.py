@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from .index.pinned import PinnedStorage
 from .options import IndexLike, LoaderOptions, check_type, integer
 from .order.order import Order, lane_range
 from .storage.opening import Source, is_local, open_storage
+from .storage.secrets import redact
 
 __all__ = ["Component", "OpenSet", "open_set"]
 
@@ -31,7 +32,7 @@ _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
 
 
-@dataclass(frozen=True, slots=True, init=False, eq=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class Component:
     """One source of a mixture, where there is more to say than where it lies.
 
@@ -55,7 +56,7 @@ class Component:
     eos_id: int | Literal["loader"] | None = "loader"
     max_epochs: int | None = None
     window: int | None = None
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold secrets
+    storage_options: Mapping[str, Any] | None = None
     index: IndexLike | None = None
 
     def __init__(
@@ -85,6 +86,16 @@ class Component:
         check_type("column", column, str, type(None))
         check_type("storage_options", storage_options, Mapping, type(None))
         check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
+
+    def __repr__(self) -> str:
+        several = isinstance(self.source, (list, tuple))
+        shown = [redact(str(each)) for each in self.source] if several else redact(str(self.source))  # type: ignore[union-attr]
+        given = [repr(shown)]
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name != "source" and value != each.default:  # options of a filesystem may be secrets
+                given.append(f"{each.name}={'...' if each.name == 'storage_options' else repr(value)}")
+        return f"Component({', '.join(given)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,6 +15,7 @@ from parquet_loader import DatasetIndex, ParquetLoader, build_index, merge_check
 
 ANSWER_SECONDS = 60  # a hang is a failure
 OPTIONS: dict[str, Any] = {"seq_len": 4, "lanes": 4, "window": 3, "budget_bytes": 64 << 20, "threads": 1}
+MIXED = [(0, {"code": 1, "web": 2}), (2000, {"web": 1})]
 _opened: list[str] = []
 
 
@@ -61,10 +62,24 @@ def use_parts(data: bytes, folder: Path) -> None:
         merge_checkpoints(parts)
 
 
+def use_mixture(data: bytes, folder: Path) -> None:
+    """A checkpoint of a mixture, as rank 0 of 2 resumes it; and all that tells what it holds."""
+    sources = {name: str(folder / "set" / name) for name in ("code", "web")}
+    options = {**OPTIONS, "weights": MIXED, "rank": 0, "world_size": 2}
+    with ParquetLoader(sources, cache_dir=folder / "own", **options) as loader:
+        loader.resume(data)
+        _read(loader)
+        state = loader.state_dict()
+        assert loader.history and loader.stats() and repr(loader)
+        loader.state_at(0, state)
+        loader.checkpoint(state)
+
+
 USES: dict[str, Callable[[bytes, Path], None]] = {
     "index": use_index,
     "cache": use_cache,
     "checkpoint": use_checkpoint,
+    "mixture": use_mixture,
     "parts": use_parts,
 }
 

@@ -93,22 +93,42 @@ def required_bytes(config: EngineConfig, window: int) -> int:
     return kept_by_threads(config) + needed.slices + needed.working
 
 
-def required_together(configs: Sequence[EngineConfig], reserved_bytes: int, *, apart: bool) -> int:
+def required_together(configs: Sequence[EngineConfig], reserved_bytes: int, stretches: Sequence[int]) -> int:
     """A budget within which the windows of several sources can be loaded as rows need them.
 
     Each source has the window that it is in, and there is room for one more, of the largest. Where lanes stand apart,
-    a source may be in two windows for a while, and several sources at the same time.
+    the one that is behind and the one that is ahead are in different windows, for several sources at the same time.
 
     Args:
         configs: of the sources.
         reserved_bytes: what else is held all the time.
-        apart: whether lanes stand apart.
+        stretches: of each source the tokens from the lane that is behind to the end of the row of the one that is
+            ahead; 0 where lanes stand together.
     """
     needs = [_needed(config, config.order.window) for config in configs]
     windows = [needed.slices for needed in needs]
-    more = sum(windows) if apart else max(windows) if len(windows) > 1 else 0
+    more = max(windows) if len(windows) > 1 else 0
+    more += sum(_apart(config, tokens) for config, tokens in zip(configs, stretches, strict=True) if tokens)
     working = max(needed.working for needed in needs)
     return reserved_bytes + max(map(kept_by_threads, configs)) + sum(windows) + more + working
+
+
+def _apart(config: EngineConfig, tokens: int) -> int:
+    """What the slices of all windows that a stretch of so many tokens of each lane lies in hold, beside one window's.
+
+    The stretch begins in one and ends in another; there may be whole ones between them, and the short one in which an
+    epoch ends.
+    """
+    order, groups = config.order, len(config.index)
+    window = min(order.window, groups)
+    stretch = tokens * order.lanes
+    epochs = stretch // order.total + 1
+    least = int(np.sort(order.group_tokens)[:window].sum())
+    whole = epochs * (groups // window)
+    if least:
+        whole = min(whole, stretch // least)
+    short = _needed(config, groups % window).slices if groups % window else 0
+    return (whole + 1) * _needed(config, window).slices + epochs * short
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ class Engine:
         demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
             a source's own windows in their order.
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
-        dtypes: of each source's rows.
+        dtype: of rows.
         counters: where what it does is counted.
         least_bytes: the least budget with which this can work; of what there is beyond, a part is kept aside.
         reserved_bytes: of the budget, for whoever asks for rows.
@@ -225,7 +225,7 @@ class Engine:
         demand: Iterator[tuple[int, Window]],
         *,
         lengths: Sequence[Lengths],
-        dtypes: Sequence[np.dtype[np.integer]],
+        dtype: np.dtype[np.integer],
         counters: Counters,
         least_bytes: int,
         reserved_bytes: int = 0,
@@ -262,16 +262,23 @@ class Engine:
                     self.budget.release,
                 ),
             )
-            for place, (source, each, dtype) in enumerate(zip(sources, lengths, dtypes, strict=True))
+            for place, (source, each) in enumerate(zip(sources, lengths, strict=True))
         ]
 
     def rows(
-        self, source: int, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
+        self,
+        source: int,
+        positions: IntArray,
+        seq_len: int,
+        overlap: int,
+        *,
+        ends: IntArray | None = None,
+        out: TokenArray | None = None,
     ) -> tuple[TokenArray, list[Taken]]:
         """A source's rows; see `Packer.rows`."""
         if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
-        return self._packers[source].rows(positions, seq_len, overlap, ends)
+        return self._packers[source].rows(positions, seq_len, overlap, ends, out)
 
     def halt(self) -> None:
         """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""

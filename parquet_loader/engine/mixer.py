@@ -17,13 +17,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from ..blocks import IntArray, TokenArray
 from ..errors import SourceExhaustedError
-from ..order.mixture import BLOCK, BlockTable
+from ..order.mixture import APART, BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
 from .config import Counters, EngineConfig
@@ -33,43 +32,51 @@ from .pack import Origins
 
 __all__ = ["Mixer", "Picked", "mixture_bytes"]
 
-# Lanes are four rows of a source apart at most.
-_SHEETS = 5
+_SHEETS = APART + 1
 
 
-def mixture_bytes(sources: Sequence[EngineConfig], progress: MixtureProgress, plan: MixturePlan) -> int:
+def mixture_bytes(sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan) -> int:
     """The least budget of a mixture from a place of a run on."""
-    reserved = sum(_sheets_bytes(source, progress.seq_len + plan.overlap) for source in sources)
-    return required_together(sources, reserved, apart=bool(progress.pieces))
+    configs, columns = list(sources.values()), progress.seq_len + plan.overlap
+    apart = [progress.apart(name, plan.lattice) for name in sources]
+    stretches = [tokens + columns if tokens else 0 for tokens in apart]
+    return required_together(configs, _sheets_bytes(configs, columns), stretches)
 
 
-def _sheets_bytes(source: EngineConfig, columns: int) -> int:
-    """The most that the sheets of a source hold, in rows of so many columns."""
-    return _SHEETS * (source.last - source.first) * columns * source.held_dtype.itemsize
+def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
+    """The narrowest that holds the tokens of all sources."""
+    return max((source.held_dtype for source in sources), key=lambda dtype: dtype.itemsize)
+
+
+def _sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
+    """The most that sheets hold, and what is picked from them, in rows of so many columns."""
+    rows = (_SHEETS * len(sources) + 1) * (sources[0].last - sources[0].first)
+    return rows * columns * _sheet_dtype(sources).itemsize
 
 
 class Picked:
-    """What the rows of a batch consist of, which were picked from those of sources.
+    """What the rows of a batch consist of, which were picked from sheets.
 
     Args:
-        picks: (a sheet's origins, which of its rows, which rows of the batch they became) of each.
-        rows: how many rows there are.
+        sheets: of each of the batch's rows a number that stands for its sheet, shape ``(rows,)``.
+        origins: what the sheets consist of, by these numbers.
     """
 
-    def __init__(self, picks: Sequence[tuple[Origins, IntArray]], rows: int) -> None:
-        self._picks = picks
-        self._rows = rows
+    def __init__(self, sheets: IntArray, origins: Mapping[int, Origins]) -> None:
+        self._sheets = sheets
+        self._origins = origins
 
     @property
     def starts(self) -> tuple[IntArray, IntArray]:
         """See `document_starts`."""
-        counts = np.zeros(self._rows, np.int64)
+        counts = np.zeros(len(self._sheets), np.int64)
         found = []
-        for origins, lanes in self._picks:
+        for sheet, origins in self._origins.items():
+            lanes = (self._sheets == sheet).nonzero()[0]
             row_splits, columns = origins.starts
             counts[lanes] = row_splits[lanes + 1] - row_splits[lanes]
             found.append((row_splits, columns, lanes))
-        splits = np.zeros(self._rows + 1, np.int64)
+        splits = np.zeros(len(counts) + 1, np.int64)
         counts.cumsum(out=splits[1:])
         out = np.empty(splits[-1], np.int64)
         for row_splits, columns, lanes in found:
@@ -79,12 +86,43 @@ class Picked:
         return splits, out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sheet:
-    """A source's row of every lane."""
+class _Sheets:
+    """Sheets, in memory that is taken once: what no sheet is in yet has no pages.
 
-    tokens: TokenArray
-    origins: Origins
+    Args:
+        count: as many as there may be at a time.
+        rows, columns: the shape of a sheet.
+        dtype: of its tokens.
+        out: of the batches.
+    """
+
+    def __init__(
+        self, count: int, rows: int, columns: int, *, dtype: np.dtype[np.integer], out: np.dtype[np.integer]
+    ) -> None:
+        self.memory: TokenArray = np.empty((count, rows, columns), dtype)
+        self._rows = self.memory.reshape(count * rows, columns)
+        self._lanes = np.arange(rows)
+        self._dtype = out
+        self._picked: TokenArray = np.empty((rows, columns), dtype) if dtype != out else self.memory[0]
+        self._free = list(range(count - 1, -1, -1))
+
+    def take(self) -> int:
+        """A sheet that is free."""
+        return self._free.pop()
+
+    def give(self, sheet: int) -> None:
+        """A sheet that is free again; it is the next one taken, while its memory is in the processor's cache."""
+        self._free.append(sheet)
+
+    def pick(self, sheets: IntArray) -> TokenArray:
+        """A fresh array of lane i's row of ``sheets[i]``, for all lanes."""
+        places = sheets * len(self._lanes) + self._lanes
+        out = np.empty(self._picked.shape, self._dtype)
+        if out.dtype == self._rows.dtype:
+            return self._rows.take(places, axis=0, out=out, mode="clip")
+        self._rows.take(places, axis=0, out=self._picked, mode="clip")
+        np.copyto(out, self._picked, casting="unsafe")
+        return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,6 +177,10 @@ class _Block:
         self.firsts = [int(self.table.counts(place, 0, self.begin).min()) for place in range(len(self.quotas))]
         self.codes = self.table.sources * BLOCK + self.table.ordinals
 
+    def names(self, places: Mapping[str, int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """Of each source of the quotas its place."""
+        return np.array([places[name] for name, _ in self.quotas], np.int32)
+
     def sheet_rows(self, *, last: bool) -> IntArray:
         """At which row of the block each sheet is used first from here on, or last: shape ``(sources * BLOCK,)``."""
         rows = np.full(len(self.quotas) * BLOCK, -1 if last else BLOCK, np.int64)
@@ -172,67 +214,75 @@ class Mixer:
         names: Sequence[str],
         counters: Counters,
     ) -> None:
-        overlap = plan.overlap
         self.names = frozenset(sources)
         self._places = {name: place for place, name in enumerate(sources)}
         self._names = {name: place for place, name in enumerate(names)}
         self._plan = plan
-        self._overlap = overlap
         configs = list(sources.values())
-        self._first, self._last, self._dtype = configs[0].first, configs[0].last, configs[0].dtype
-        columns = progress.seq_len + overlap
+        self._first, self._last = configs[0].first, configs[0].last
+        columns = progress.seq_len + plan.overlap
+        dtype = _sheet_dtype(configs)
+        self._sheets = _Sheets(
+            _SHEETS * len(configs), self._last - self._first, columns, dtype=dtype, out=configs[0].dtype
+        )
         self.engine = Engine(
             configs,
             _demand(sources, progress, plan),
             lengths=[progress.length_of(name) for name in sources],
-            dtypes=[config.held_dtype for config in configs],
+            dtype=dtype,
             counters=counters,
-            least_bytes=mixture_bytes(configs, progress, plan),
-            reserved_bytes=sum(_sheets_bytes(config, columns) for config in configs),
+            least_bytes=mixture_bytes(sources, progress, plan),
+            reserved_bytes=_sheets_bytes(configs, columns),
         )
         self._block: _Block | None = None
-        self._sheets: dict[int, _Sheet] = {}  # by source and ordinal in the block
-        self._following: list[int] = []  # the sheet of each source that is made next
+        # By source and ordinal in the block: the sheet, or -1; what it consists of; and its last row.
+        self._made: IntArray = np.empty(0, np.int64)
+        self._origins: dict[int, Origins] = {}
         self._last_rows: IntArray = np.empty(0, np.int64)
+        self._following: list[int] = []  # of each source the sheet that is made next
 
     def rows(self, progress: MixtureProgress) -> tuple[TokenArray, Picked, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         """The rows at a place of the run, whose block is entered: tokens, what they consist of, and their sources."""
         block = self._block
         if block is None or block.number != progress.block:
-            assert not self._sheets
+            assert not self._origins
             self._block = block = _Block(progress, self._plan, self._first, self._last)
             self._following = list(block.firsts)
             self._last_rows = block.sheet_rows(last=True)
+            self._made = np.full(len(self._last_rows), -1, np.int64)
         row = progress.row % BLOCK
         codes = block.codes[row]
-        out = np.empty((self._last - self._first, progress.seq_len + self._overlap), self._dtype)
-        order = np.argsort(codes, kind="stable")
-        ordered = codes[order]
-        borders = [0, *((ordered[1:] != ordered[:-1]).nonzero()[0] + 1).tolist(), len(codes)]
-        picks = []
-        for low, high in pairwise(borders):
-            code, lanes = int(ordered[low]), order[low:high]
-            sheet = self._sheet(block, code)
-            out[lanes] = sheet.tokens.take(lanes, axis=0)
-            picks.append((sheet.origins, lanes))
-            if self._last_rows[code] == row:
-                del self._sheets[code]
-        sources: np.ndarray[tuple[int], np.dtype[np.int32]]
-        sources = np.array([self._names[name] for name, _ in block.quotas], np.int32)[codes // BLOCK]
-        return out, Picked(picks, len(out)), sources
+        needed = np.unique(codes)
+        for code in needed[self._made[needed] < 0].tolist():
+            self._make(block, code)
+        out = self._sheets.pick(self._made[codes])
+        picked = Picked(codes, {code: self._origins[code] for code in needed.tolist()})
+        for code in needed[self._last_rows[needed] == row].tolist():
+            del self._origins[code]
+            self._sheets.give(int(self._made[code]))
+        return out, picked, block.names(self._names)[codes // BLOCK]
 
-    def _sheet(self, block: _Block, code: int) -> _Sheet:
-        place, wanted = divmod(code, BLOCK)
+    def _make(self, block: _Block, wanted: int) -> None:
+        """Make a source's sheets up to one."""
+        place, last = divmod(wanted, BLOCK)
         part = block.parts[place]
-        while self._following[place] <= wanted:
+        while self._following[place] <= last:
             ordinal = self._following[place]
-            tokens, taken = self.engine.rows(
-                self._places[part.name], part.positions(ordinal), part.seq_len, self._overlap, part.ends(ordinal)
+            code, sheet = place * BLOCK + ordinal, self._sheets.take()
+            _, taken = self.engine.rows(
+                self._places[part.name],
+                part.positions(ordinal),
+                part.seq_len,
+                self._plan.overlap,
+                ends=part.ends(ordinal),
+                out=self._sheets.memory[sheet],
             )
             self._following[place] += 1
-            if self._last_rows[place * BLOCK + ordinal] >= 0:  # else nobody needs it any more
-                self._sheets[place * BLOCK + ordinal] = _Sheet(tokens, Origins(taken, len(tokens)))
-        return self._sheets[code]
+            if self._last_rows[code] < 0:  # nobody needs it any more
+                self._sheets.give(sheet)
+            else:
+                self._made[code] = sheet
+                self._origins[code] = Origins(taken, self._last - self._first)
 
 
 class _Windows:

@@ -221,7 +221,12 @@ class Packer:
         self._tail: tuple[IntArray, TokenArray, list[Taken]] | None = None
 
     def rows(
-        self, positions: IntArray, seq_len: int, overlap: int, ends: IntArray | None = None
+        self,
+        positions: IntArray,
+        seq_len: int,
+        overlap: int,
+        ends: IntArray | None = None,
+        out: TokenArray | None = None,
     ) -> tuple[TokenArray, list[Taken]]:
         """The rows at some positions, which never go back, and what they consist of.
 
@@ -230,13 +235,17 @@ class Packer:
             seq_len: tokens that the lanes advance by.
             overlap: tokens that rows hold beyond that, which follow them in the text.
             ends: where the lanes end, shape ``(lanes,)``: rows hold zeros beyond. None for no end.
+            out: where to put them, shape ``(lanes, seq_len + overlap)``; None for a fresh C-contiguous array.
 
         Returns:
-            A fresh C-contiguous array of shape ``(lanes, seq_len + overlap)``, and what it was taken from.
+            That array, and what it was taken from.
         """
         length = seq_len + overlap
         stops = positions + length if ends is None else np.minimum(positions + length, ends)
-        out = (np.empty if ends is None else np.zeros)((self._lanes, length), self._dtype)
+        if out is None:
+            out = np.empty((self._lanes, length), self._dtype)
+        if ends is not None:
+            out[:] = 0
         groups = _groups(positions, stops)
         taken: list[Taken] = []
         filled = 0

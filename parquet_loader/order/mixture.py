@@ -45,6 +45,7 @@ from ..blocks import IntArray
 from .order import random_words
 
 __all__ = [
+    "APART",
     "BLOCK",
     "BlockTable",
     "Lattice",
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 BLOCK = 64
+APART = 4  # rows of a source that one lane has had more than another within a block, at most
 _PARTS = 10**9  # of a weight that is no integer
 _PHASE = 3  # the domain of the words that move a block's slots; see `order.order`
 

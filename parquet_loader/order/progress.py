@@ -13,6 +13,8 @@ apart by what these rows differ in length: such a stretch of a block is kept as 
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -21,7 +23,7 @@ import numpy as np
 
 from ..blocks import IntArray
 from ..errors import SourceExhaustedError
-from .mixture import BLOCK, Lattice, Weights, block_quotas, rows_given, shown_weights
+from .mixture import APART, BLOCK, Lattice, Weights, block_quotas, rows_given, shown_weights
 
 __all__ = ["Changes", "MixturePlan", "MixtureProgress", "Piece", "Progress", "Stage", "changed", "traced"]
 
@@ -80,7 +82,8 @@ class Progress:
     def moved_to(self, position: int) -> Progress:
         """At another position, as if it had been come to in rows of these lengths; earlier ones are forgotten about."""
         lengths = tuple(change for change in self.lengths if change[0] < position) or self.lengths[:1]
-        return replace(self, position=position, lengths=lengths)
+        skips = tuple(skip for skip in self.skips if skip[1] <= position)
+        return replace(self, position=position, lengths=lengths, skips=skips)
 
     def advanced(self, rows: int) -> Progress:
         """After some rows more."""
@@ -130,11 +133,16 @@ class Piece:
 
     def rows(self, name: str, lattice: Lattice, first: int, last: int) -> IntArray | int:
         """The same in rows."""
-        names = [known for known, _ in self.quotas]
-        if name not in names:
-            return 0
-        table = lattice.table(self.block, [quota for _, quota in self.quotas], first, last)
-        return table.counts(names.index(name), self.first, self.last)
+        return _rows_of(self, name, lattice, first, last)
+
+
+@functools.lru_cache(maxsize=4096)  # every look at a run adds up all of its pieces
+def _rows_of(piece: Piece, name: str, lattice: Lattice, first: int, last: int) -> IntArray | int:
+    names = [known for known, _ in piece.quotas]
+    if name not in names:
+        return 0
+    table = lattice.table(piece.block, [quota for _, quota in piece.quotas], first, last)
+    return table.counts(names.index(name), piece.first, piece.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,7 +218,12 @@ class MixtureProgress(Progress):
 
     def stage_of(self, block: int) -> Stage | None:
         """The stage that a block is of, as far as that is known."""
-        return next((stage for stage in reversed(self.stages) if stage.block <= block), None)
+        after = self._stages_to(block)
+        return self.stages[after - 1] if after else None
+
+    def _stages_to(self, block: int) -> int:
+        """How many stages begin with a block or before it."""
+        return bisect.bisect_right(self.stages, block, key=lambda stage: stage.block)
 
     @property
     def quotas(self) -> Weights:
@@ -242,6 +255,14 @@ class MixtureProgress(Progress):
         if within == self.cut:
             return had
         return had + Piece(self.block, self.quotas, self.cut, within, self.seq_len).tokens(name, lattice, first, last)
+
+    def apart(self, name: str, lattice: Lattice) -> int:
+        """How many tokens of a source one lane is ahead of another from here on, at most; 0 where none ever is."""
+        begins = self.begins(name, lattice, 0, lattice.lanes)
+        spread = 0 if isinstance(begins, int) else int(begins.max() - begins.min())
+        if self.cut and any(name == drawn for drawn, _ in self.quotas):
+            spread += APART * self.seq_len  # until the end of the block
+        return spread
 
     def length_of(self, name: str) -> Changes:
         """The changes of length of one source."""
@@ -379,7 +400,7 @@ class MixtureProgress(Progress):
 
     def _blocks_ahead(self, most: int, plan: MixturePlan | None) -> int:
         """How many blocks from here are of the same stage, ``most`` at most, and at least 1."""
-        later = [stage.block - self.block for stage in self.stages if stage.block > self.block]
+        later = [stage.block - self.block for stage in self.stages[self._stages_to(self.block) :][:1]]
         if plan is not None:
             later += [block - self.block for block, *_ in plan.scheduled(self) if block > self.block]
             low, high = 1, min([most, *later]) + 1  # that many last, that many may not

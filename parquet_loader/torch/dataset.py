@@ -244,6 +244,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         """
         return len(self._open())
 
+    def __bool__(self) -> bool:
+        return True  # whatever its length, and where it has none
+
     @property
     def epoch(self) -> int:
         """The epoch of the next batch, from 0; see `ParquetLoader.epoch`."""

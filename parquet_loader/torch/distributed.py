@@ -31,7 +31,7 @@ def shared_index(
 
     Every rank of the group must call it, since all take part; without a process group it is `build_index`. It is no
     part of `TokenDataset`, which may be made by some ranks only, for a validation on rank 0 for instance, and would
-    then wait for the others for ever.
+    then wait for the others for ever. Of a mixture call it for each source, for the ``index`` of its `Component`.
 
     Args:
         source, column, storage_options, cache_dir, retry_seconds: as for `build_index`.

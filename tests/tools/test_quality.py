@@ -12,6 +12,7 @@ import pytest
 from unique_sets import random_files, token_count, unique_groups, write_set
 
 from parquet_loader import ParquetLoader
+from parquet_loader.formats.parquet import decode
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"seq_len": 24, "lanes": 5, "window": 4, "seed": 3}
@@ -29,7 +30,7 @@ class Known:
 
     def __init__(self, folder: Path) -> None:
         lengths = random_files(np.random.default_rng(1), documents=40)
-        files = unique_groups(lengths)
+        self.files = files = unique_groups(lengths)
         self.path = write_set(folder, files)
         groups = [group for file in files for group in file if group]  # one without rows has no number
         documents = [(tokens, number) for number, group in enumerate(groups) for tokens in group]
@@ -81,6 +82,24 @@ def test_pieces_are_what_the_loader_delivers(known: Known, found: tuple[Any, Any
     assert pieces(rows, rows.begins) == {piece: known.begins[piece] for piece in expected}
     assert documents.lengths.tolist() == known.lengths
     assert documents.group_of(np.arange(len(known.group))).tolist() == known.group
+
+
+@pytest.mark.parametrize("eos_id", [None, 60_000])
+def test_row_groups_that_are_decoded_in_parts_give_the_same(
+    known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eos_id: int | None
+) -> None:
+    from quality_rows import loader_rows
+
+    with ParquetLoader(known.path, **SIZES, eos_id=eos_id) as loader:
+        rows, documents = loader_rows(loader)
+    path = write_set(tmp_path / "set", known.files, data_page_size=1, write_batch_size=5)
+    monkeypatch.setattr(decode, "PART_SLOTS", 50)
+    with ParquetLoader(path, **SIZES, eos_id=eos_id) as loader:
+        in_parts, documents_in_parts = loader_rows(loader)
+        assert loader.index.slots.max() > 4 * 50
+    assert pieces(in_parts, in_parts.tokens) == pieces(rows, rows.tokens)
+    assert pieces(in_parts, in_parts.begins) == pieces(rows, rows.begins)
+    assert documents_in_parts.lengths.tolist() == documents.lengths.tolist()
 
 
 def test_an_eos_is_a_token_of_its_document(known: Known) -> None:

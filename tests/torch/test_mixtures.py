@@ -19,7 +19,14 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import CheckpointError, Component, ConfigError, ParquetLoader, merge_checkpoints
+from parquet_loader import (
+    CheckpointError,
+    Component,
+    ConfigError,
+    ParquetLoader,
+    SourceExhaustedError,
+    merge_checkpoints,
+)
 from parquet_loader.torch import TokenDataset, prefetch_to_device
 from parquet_loader.torch.workers import Lease
 
@@ -78,7 +85,7 @@ def steps_of(items: Iterable[dict[str, Any]], workers: int) -> Rows:
     return [list(chain(*rows[step : step + workers])) for step in range(0, len(rows), workers)]
 
 
-def plain(folders: dict[str, str], steps: int = STEPS, **options: Any) -> Rows:
+def plain(folders: Any, steps: int = STEPS, **options: Any) -> Rows:
     """What the loader itself gives."""
     with ParquetLoader(folders, **{**RUN, **options}) as loader:
         return [batch.tokens.tolist() for batch in islice(loader, steps)]
@@ -314,6 +321,19 @@ def test_an_iteration_of_workers_that_is_broken_off_goes_on_from_the_state_of_it
         source.load_state_dict(found[-1]["state"])
         assert source.state_dict() == found[-1]["state"]
     assert steps_of(found, 2) == plain(folders)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_source_that_ends_is_named_before_the_block_that_would_need_more(
+    folders: dict[str, str], make: Make, workers: int
+) -> None:
+    sources = {"web": folders["web"], "code": Component(folders["code"], max_epochs=1)}
+    weights = {"web": 3, "code": 1}
+    found: Rows = []
+    with pytest.raises(SourceExhaustedError, match="'code' would be repeated more than max_epochs allows"):
+        for item in DataLoader(make(sources, weights=weights), batch_size=None, num_workers=workers):
+            found.append(item["input_ids"].tolist())  # what came before the error counts
+    assert found == plain(sources, BLOCK, weights=weights)
 
 
 # ── torchdata ────────────────────────────────────────────────────────────────────────────────────────────────────

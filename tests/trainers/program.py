@@ -73,9 +73,10 @@ def train_with_torchtitan(model: Recorder, data: Data, folder: Path, steps: int,
         snapshot_every_n_steps=2,
     )
     done = 0
-    if saved := sorted(folder.glob("step-*")):
-        torch.distributed.checkpoint.load({"dataloader": loader}, checkpoint_id=saved[-1])
-        done = int(saved[-1].name.removeprefix("step-"))
+    # A checkpoint has metadata when all ranks have written it; another rank may have begun one before this one looks.
+    if saved := sorted(folder.glob("step-*/.metadata")):
+        torch.distributed.checkpoint.load({"dataloader": loader}, checkpoint_id=saved[-1].parent)
+        done = int(saved[-1].parent.name.removeprefix("step-"))
     for inputs, labels in loader:
         assert labels.shape == inputs["positions"].shape == (lanes // world_size, seq_len)
         model(inputs["input"], labels)["loss"].backward()

@@ -20,7 +20,7 @@ import numpy as np
 from parquet_loader import Batch, ParquetLoader
 from parquet_loader.blocks import IntArray, TokenPart
 from parquet_loader.engine.cost import required_bytes
-from parquet_loader.formats.base import ColumnChunk
+from parquet_loader.formats.base import ColumnChunk, OpenChunk
 from parquet_loader.formats.parquet import PARQUET
 from parquet_loader.index.index import DatasetIndex
 from parquet_loader.order.order import Order, StepBlocks, Window
@@ -87,48 +87,38 @@ class _DocumentNumbers:
         paths = [index.files[file].path for file in index.file]
         keys = zip(paths, index.row_group.tolist(), strict=True)
         self._first = dict(zip(keys, self.documents.groups[:-1].tolist(), strict=True))
-        self._eos = eos
-        self.read_entry, self.kept_bytes = PARQUET.read_entry, PARQUET.kept_bytes
-        self.decode_cost, self.most_decode_cost = PARQUET.decode_cost, PARQUET.most_decode_cost
-        self.one_part_slots = PARQUET.one_part_slots
+
+    def __getattr__(self, name: str) -> Any:
+        """Costs and footers are Parquet's."""
+        return getattr(PARQUET, name)
 
     def decode_together(self, raws: object, chunks: object, **options: object) -> None:
         """See `Format.decode_together`: one by one."""
 
-    def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> _OpenNumbers:
+    def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> _NumberedChunk:
         """See `Format.open`."""
-        return _OpenNumbers(self, raw, chunk)
-
-    def numbers(self, chunk: ColumnChunk, starts: IntArray, tokens: int, dtype: np.dtype[np.integer]) -> TokenPart:
-        """A row group's tokens, each the number of its document."""
-        lengths = np.diff(np.append(starts, tokens)) + self._eos
         first = self._first[chunk.path, chunk.row_group]
-        self.documents.lengths[first : first + len(lengths)] = lengths
-        numbers = np.arange(first, first + len(lengths), dtype=dtype)
-        return TokenPart(0, numbers.repeat(lengths), np.cumsum(lengths) - lengths)
+        return _NumberedChunk(PARQUET.open(raw, chunk), first, self.documents.lengths[first : first + chunk.rows])
 
 
-class _OpenNumbers:
-    """See `formats.base.OpenChunk`. All of a row group is one part."""
+class _NumberedChunk:
+    """A chunk that decodes to its documents' numbers, from ``first`` on; their lengths are put into ``lengths``."""
 
-    def __init__(self, numbers: _DocumentNumbers, raw: bytes | memoryview, chunk: ColumnChunk) -> None:
-        self._numbers = numbers
-        self._opened = PARQUET.open(raw, chunk)
-        self._chunk = chunk
-        self.fallback = self._opened.fallback
+    def __init__(self, opened: OpenChunk, first: int, lengths: IntArray) -> None:
+        self.fallback, self.cost_bytes = opened.fallback, opened.cost_bytes
+        self._opened, self._first, self._lengths = opened, first, lengths
 
-    def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
-        """See `formats.base.OpenChunk.cost_bytes`."""
-        return self._opened.cost_bytes(dtype=dtype, eos=eos)
-
-    def parts(self, *, dtype: np.dtype[np.integer] | None = None, **_: int | None) -> Iterator[TokenPart]:
-        """See `formats.base.OpenChunk.parts`."""
-        starts, tokens = [], 0
-        for part in self._opened.parts():
-            starts.append(part.starts + part.begin)
-            tokens += len(part.tokens)
-        assert dtype is not None
-        yield self._numbers.numbers(self._chunk, np.concatenate(starts), tokens, dtype)
+    def parts(self, *, dtype: np.dtype[np.integer], eos_id: int | None, **_: Any) -> Iterator[TokenPart]:
+        """See `OpenChunk.parts`; a loader of all ranks needs all of them."""
+        known = 0  # documents that have begun
+        lengths = np.zeros_like(self._lengths)
+        for part in self._opened.parts(eos_id=eos_id):
+            counts = np.diff(part.starts, prepend=0, append=len(part.tokens))  # the first: of the one that goes on
+            numbers = np.arange(known - 1, known + len(part.starts))
+            lengths[numbers[counts > 0]] += counts[counts > 0]
+            known += len(part.starts)
+            yield TokenPart(part.begin, (self._first + numbers).astype(dtype).repeat(counts), part.starts)
+        self._lengths[:] = lengths
 
 
 class _TextOrder(Order):
@@ -162,8 +152,7 @@ def loader_rows(loader: ParquetLoader, steps: int | None = None) -> tuple[Rows, 
     numbers = _DocumentNumbers(config.index, config.eos_id is not None)
     count = len(numbers.documents.lengths)
     dtype = np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
-    # The EOS is there already, and is its document's number like other tokens.
-    _reconfigure(loader, format=numbers, dtype=dtype, held_dtype=dtype, bound=count, eos_id=None)
+    _reconfigure(loader, format=numbers, dtype=dtype, held_dtype=dtype, bound=count)
     budget_bytes = max(config.budget_bytes, required_bytes(loader._config, config.order.window))
     _reconfigure(loader, budget_bytes=budget_bytes)
     parts = [_pieces(batch, step) for step, batch in enumerate(itertools.islice(loader, steps))]

@@ -109,12 +109,12 @@ def trained(rows: TokenArray, validation: torch.Tensor, seed: int) -> float:
     for step, batch in enumerate(torch.from_numpy(rows).long()):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min((step + 1) / WARMUP_STEPS, 1 - step / len(rows))
-        model(batch[:, :-1], batch[:, 1:]).backward()
+        model(batch[:, :-1], batch[:, 1:]).mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        losses = [model(part[:, :-1], part[:, 1:]).item() for part in torch.split(validation, 64)]
+        losses = [model(part[:, :-1], part[:, 1:]).mean().item() for part in torch.split(validation, 64)]
     return statistics.fmean(losses)
 
 
