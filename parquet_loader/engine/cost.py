@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # Row groups that follow each other and hold less than this together are one task: tiny ones do not cost a task each.
-TASK_BYTES = 1 << 20
+TASK_BYTES = 4 << 20
 _BORDER_BYTES = 8
 _OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a part or a band
 

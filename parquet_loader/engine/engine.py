@@ -16,7 +16,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..order.order import Order, Window
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
-from .plan import Read, TaskPlan, WindowPlan, plan_window
+from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
 from .reserve import Reserve
 from .slices import Band, BandText, Slices, cut_band
@@ -85,22 +85,52 @@ class _WindowJob:
     def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
         slices: list[Slices] = []
-        for read in task.reads:
-            file = self._config.index.files[read.file]
-            data = self._config.storage.read(file, read.start, read.length, self._shared.stop)
-            with self._shared.decoders:
-                self._decode(read, memoryview(data), slices)
-            del data
+        raws = self._read(task)
+        with self._shared.decoders:
+            tokens, fallbacks = self._decode(task, raws, slices)
+        del raws
         self._budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
+        counters = self._shared.counters
+        with self._budget.lock:
+            counters.reads += len(task.reads)
+            counters.bytes_read += sum(read.length for read in task.reads)
+            counters.row_groups += len(task.ordinals)
+            counters.tokens_decoded += tokens
+            counters.fallbacks += fallbacks
         return self, slices
 
-    def _decode(self, read: Read, data: memoryview, slices: list[Slices]) -> None:
-        config, counters, plan = self._config, self._shared.counters, self.plan
+    def _read(self, task: TaskPlan) -> dict[int, memoryview]:
+        """The row groups' bytes, by ordinal."""
+        index, groups = self._config.index, self.plan.window.groups
+        raws = {}
+        for read in task.reads:
+            file = index.files[read.file]
+            data = memoryview(self._config.storage.read(file, read.start, read.length, self._shared.stop))
+            for ordinal in read.ordinals:
+                begin = int(index.start[groups[ordinal]]) - read.start
+                raws[ordinal] = data[begin : begin + int(index.length[groups[ordinal]])]
+        return raws
+
+    def _decode(self, task: TaskPlan, raws: Mapping[int, memoryview], slices: list[Slices]) -> tuple[int, int]:
+        """Decode row groups and cut from them; returns (tokens that were decoded, row groups that fell back)."""
+        config, plan = self._config, self.plan
+        chunks = [config.index.chunk(int(plan.window.groups[ordinal])) for ordinal in task.ordinals]
+        if len(chunks) > 1:
+            part = config.format.decode_together(
+                [raws[ordinal] for ordinal in task.ordinals],
+                chunks,
+                dtype=config.held_dtype,
+                bound=config.bound,
+                eos_id=config.eos_id,
+            )
+            if part is not None:
+                # What lies between a task's row groups in the window has no tokens.
+                self._cut_from(part, int(plan.window.offsets[task.ordinals[0]]), slices)
+                return self._tokens(part), 0
         tokens = fallbacks = 0
-        for ordinal in read.ordinals:
-            chunk = config.index.chunk(int(plan.window.groups[ordinal]))
-            begin, origin = chunk.start - read.start, int(plan.window.offsets[ordinal])
-            opened = config.format.open(data[begin : begin + chunk.length], chunk)
+        for ordinal, chunk in zip(task.ordinals, chunks, strict=True):
+            origin = int(plan.window.offsets[ordinal])
+            opened = config.format.open(raws[ordinal], chunk)
             cost = opened.cost_bytes(dtype=config.held_dtype, eos=config.eos_id is not None)
             parts = opened.parts(
                 dtype=config.held_dtype,
@@ -111,17 +141,16 @@ class _WindowJob:
             )
             with self._shared.reserve.hold(cost - plan.costs[ordinal].decode, chunk):
                 for part in parts:
-                    tokens += len(part.tokens) - (len(part.starts) if config.eos_id is not None else 0)
+                    tokens += self._tokens(part)
                     self._cut_from(part, origin + part.begin, slices)
                     del part  # not to be held while the next one is decoded
             fallbacks += bool(opened.fallback)
             del opened, parts
-        with self._budget.lock:
-            counters.reads += 1
-            counters.bytes_read += read.length
-            counters.row_groups += len(read.ordinals)
-            counters.tokens_decoded += tokens
-            counters.fallbacks += fallbacks
+        return tokens, fallbacks
+
+    def _tokens(self, part: TokenPart) -> int:
+        """How many there are, without EOS."""
+        return len(part.tokens) - (len(part.starts) if self._config.eos_id is not None else 0)
 
     def _cut_from(self, part: TokenPart, begin: int, slices: list[Slices]) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""
@@ -141,21 +170,22 @@ class _WindowJob:
             documents = starts[first:last] + (begin - band.begin)
             if high - low == band.end - band.begin:
                 slices.append(self._cut(band, tokens, documents))
-                continue
-            with self._lock:
-                text = self._texts.get(band)
-                if text is None:
-                    text = self._texts[band] = BandText(band, self._config.held_dtype)
-            text.tokens[low - band.begin : high - band.begin] = tokens
-            with self._lock:
-                text.documents.append(documents)
-                text.missing -= high - low
-                if text.missing:
-                    continue
-                del self._texts[band]
-            slices.append(self._cut(band, text.tokens, np.concatenate(text.documents)))
-            del text
-            self._budget.release(self.plan.texts.get(band, 0))
+            else:
+                with self._lock:
+                    text = self._texts.get(band)
+                    if text is None:
+                        text = self._texts[band] = BandText(band, self._config.held_dtype)
+                text.tokens[low - band.begin : high - band.begin] = tokens
+                with self._lock:
+                    text.documents.append(documents)
+                    text.missing -= high - low
+                    if text.missing:
+                        continue
+                    del self._texts[band]
+                slices.append(self._cut(band, text.tokens, np.concatenate(text.documents)))
+                del text
+            if band in self.plan.texts:
+                self._budget.release(self.plan.texts[band])
 
     def _cut(self, band: Band, tokens: TokenArray, documents: IntArray) -> Slices:
         plan, first = self.plan, self._config.first

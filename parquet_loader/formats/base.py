@@ -330,6 +330,25 @@ class Format(Protocol):
         """
         ...
 
+    def decode_together(
+        self,
+        raws: Sequence[bytes | memoryview],
+        chunks: Sequence[ColumnChunk],
+        *,
+        dtype: np.dtype[np.integer],
+        bound: int,
+        eos_id: int | None,
+    ) -> TokenPart | None:
+        """Several row groups as one part, where that is faster: their tokens one after another, as `OpenChunk.parts`
+        gives them. None where they are to be opened one by one, as they are wherever something is wrong. Holds no more
+        than their `decode_cost`, added up.
+
+        Args:
+            raws, chunks: see `open`, of each; one at least.
+            dtype, bound, eos_id: see `OpenChunk.parts`.
+        """
+        ...
+
 
 class OpenChunk(Protocol):
     """A column chunk that is going to be decoded. Its bytes may be let go of once all parts have come out.

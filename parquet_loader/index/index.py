@@ -141,8 +141,8 @@ class DatasetIndex:
         median = int(np.median(self.tokens))
         if median < _SMALL_TOKENS and len(self) > 1:
             found.append(
-                f"half of the {len(self):,} row groups hold {median:,} tokens or fewer: each costs a decode of its "
-                "own; write row groups of about a million tokens"
+                f"half of the {len(self):,} row groups hold {median:,} tokens or fewer: what each costs beside its "
+                "tokens is several times their decoding; write row groups of about a million tokens"
             )
         sizes = self.tokens * np.array([layout.dtype.itemsize for layout in self.layouts])[self.file_layout[self.file]]
         largest = int(sizes.argmax())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 from idle import wait_until_idle
 from unique_sets import random_files, unique_groups, write_set
 
-from parquet_loader import ConfigError, DatasetIndex, ParquetLoader
+from parquet_loader import ConfigError, DataError, DatasetIndex, ParquetLoader
+from parquet_loader.blocks import TokenBlock
 from parquet_loader.engine import cost, engine, plan, slices
 from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.engine.plan import WindowPlan, plan_window
-from parquet_loader.formats.base import ColumnLayout
+from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import PARQUET, decode
 from parquet_loader.order.order import Order
 from parquet_loader.storage import FileInfo, open_storage
@@ -269,6 +271,51 @@ def test_a_run_at_the_least_budget_uses_most_of_it(tmp_path: Path) -> None:
         for _ in loader:
             pass
         assert least / 1.5 <= loader.stats()["peak_bytes"] <= least
+
+
+@pytest.mark.parametrize("eos_id", [None, 0])
+def test_small_row_groups_are_decoded_together_to_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eos_id: int | None
+) -> None:
+    rng = np.random.default_rng(0)
+    folder = write_set(tmp_path, unique_groups(random_files(rng, files=3, groups=30, documents=20, length=40)))
+    options = dict(seq_len=10, lanes=6, window=20, eos_id=eos_id, epochs=1, threads=2)
+    found = []
+    decode_framed = decode._decode_framed
+
+    def noted(raws: list[memoryview], chunks: list[ColumnChunk]) -> TokenBlock:
+        found.append(len(chunks))
+        return decode_framed(raws, chunks)
+
+    monkeypatch.setattr(decode, "_decode_framed", noted)
+    with ParquetLoader(folder, **options) as loader:
+        together = [batch.tokens for batch in loader]
+        stats = loader.stats()
+    assert max(found) > 5
+    assert sum(found) == stats["row_groups"]
+    monkeypatch.setattr(decode, "TOGETHER_SLOTS", 0)
+    found.clear()
+    with ParquetLoader(folder, **options) as loader:
+        np.testing.assert_array_equal(together, [batch.tokens for batch in loader])
+        assert loader.stats()["tokens_decoded"] == stats["tokens_decoded"]
+    assert not found
+
+
+def test_what_is_wrong_with_one_of_many_small_row_groups_names_it(tmp_path: Path) -> None:
+    documents = [[number] * 30 for number in range(50)]
+    table = pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=5, write_page_checksum=True)
+    with ParquetLoader(tmp_path, seq_len=10, lanes=2, window=10) as loader:
+        chunk = loader.index.chunk(7)
+        times = path.stat().st_mtime_ns
+        damaged = bytearray(path.read_bytes())
+        damaged[chunk.start + chunk.length - 1] ^= 1
+        path.write_bytes(damaged)
+        os.utime(path, ns=(times, times))
+        with pytest.raises(DataError, match="does not match its checksum") as caught:
+            list(loader)
+    assert caught.value.row_group == 7
 
 
 # ── how far ahead ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -92,6 +92,9 @@ class _DocumentNumbers:
         """Costs and footers are Parquet's."""
         return getattr(PARQUET, name)
 
+    def decode_together(self, raws: object, chunks: object, **options: object) -> None:
+        """See `Format.decode_together`: one by one."""
+
     def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> _NumberedChunk:
         """See `Format.open`."""
         first = self._first[chunk.path, chunk.row_group]

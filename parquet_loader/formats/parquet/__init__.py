@@ -8,7 +8,7 @@ chunk bytes ──► pages ──► levels ──► offsets ─┐
 from __future__ import annotations
 
 from ..base import Format
-from .decode import OpenChunk, decode_cost, most_decode_cost, one_part_slots
+from .decode import OpenChunk, decode_cost, decode_together, most_decode_cost, one_part_slots
 from .entries import read_entry
 from .values import kept_bytes
 
@@ -22,6 +22,7 @@ class _Parquet:
     most_decode_cost = staticmethod(most_decode_cost)
     kept_bytes = staticmethod(kept_bytes)
     open = staticmethod(OpenChunk)
+    decode_together = staticmethod(decode_together)
 
 
 PARQUET: Format = _Parquet()

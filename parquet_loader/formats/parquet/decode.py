@@ -1,4 +1,4 @@
-"""One row group's column chunk (bytes) to `TokenPart`s.
+"""Column chunks of row groups (bytes) to `TokenPart`s.
 
 A column chunk is decoded from its bytes and the few numbers of its footer entry that a `ColumnChunk` keeps; the
 file's footer is not needed again. `pages` does it where it can: about a million slots at a time, so that beside the
@@ -12,6 +12,9 @@ definition and repetition levels as the real one, which is all that the pages de
 written in two levels or three, do not matter. It asks for a ``large_list``, so that offsets are 64-bit and a row group
 may hold more than 2^31 tokens.
 
+In small row groups it is Python that takes the time, the same for each. Several of them are framed as one file and read
+by pyarrow in one call (`decode_together`), once the headers of their pages were found sound.
+
     row           definition levels        TokenBlock
     [5, 6, 7]     3 3 3                    tokens   5 6 7 8
     []            1                        offsets  0 3 3 3 4
@@ -24,20 +27,20 @@ from __future__ import annotations
 import base64
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
 from ...errors import DataError
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
 from . import pages as pages_
 from . import rehost, thrift
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
-from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, unpacked_bound
+from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "cast_tokens",
     "decode_chunk",
     "decode_cost",
+    "decode_together",
     "decode_with_pyarrow",
     "most_decode_cost",
     "one_part_slots",
@@ -53,6 +57,9 @@ __all__ = [
 # Slots of a part at most, unless it is one page, or the last one, which may have half as many more. Large enough that
 # Python's part of the work does not count; the indices of one fit into what threads keep (`values.SCRATCH_BYTES`).
 PART_SLOTS = 1 << 20
+# Row groups of no more slots are decoded together. One by one, each takes Python as much time as pyarrow's own reader
+# needs more for twice as many. A power of two, see `_pyarrow_cost`.
+TOGETHER_SLOTS = 1 << 15
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
 
@@ -119,9 +126,10 @@ def _listed_cost(size: ChunkSize) -> int:
 
 def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
     """What pyarrow's own reader holds beside the chunk: a copy of it, the values, two 16-bit levels a slot and a bitmap
-    of nulls, all with room for a power of two, and the dictionary or the page that it is at.
+    of nulls, all with room for a power of two, and the dictionary or the page that it is at. Row groups that it reads
+    together take no more than their sum.
     """
-    room = 1 << max(size.slots - 1, 0).bit_length()
+    room = 2 * size.slots if size.slots <= TOGETHER_SLOTS else 1 << (size.slots - 1).bit_length()
     read = size.chunk_bytes + room * (size.itemsize + 4) + room // 8 + 2 * size.tokens * size.itemsize
     return max(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
@@ -356,9 +364,59 @@ def decode_chunk(
     return TokenBlock(tokens, np.append(starts, len(tokens)))
 
 
+def decode_together(
+    raws: Sequence[bytes | memoryview],
+    chunks: Sequence[ColumnChunk],
+    *,
+    dtype: np.dtype[np.integer],
+    bound: int,
+    eos_id: int | None,
+) -> TokenPart | None:
+    """See `Format.decode_together`."""
+    layout, codec = chunks[0].layout, chunks[0].codec
+    if not layout.max_definition_level or not all(
+        chunk.slots <= min(TOGETHER_SLOTS, chunk.tokens + chunk.rows)
+        and chunk.layout == layout
+        and chunk.codec == codec
+        and len(raw) == chunk.length
+        for raw, chunk in zip(raws, chunks, strict=True)
+    ):
+        return None
+    try:
+        for raw, chunk in zip(raws, chunks, strict=True):
+            view = memoryview(raw).cast("B")
+            dictionary, pages = plan_pages(view, chunk)
+            for page in pages if dictionary is None else (dictionary, *pages):
+                stored_body(view, page, chunk)  # pyarrow takes some damaged checksums for none
+        block = _decode_framed(raws, chunks)
+        if not _counts_match(block.offsets, chunks):
+            return None
+        return _part(0, cast_tokens(block, dtype, bound, chunks[0]), eos_id, goes_on=False, complete=True)
+    except (DataError, NotSupported):  # of which row group, and in which words, is found one by one
+        return None
+
+
+def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:
+    """Whether documents of several chunks are as many in each as its entry says, if the slots of its pages are."""
+    borders = np.cumsum([0, *(chunk.rows for chunk in chunks)])
+    if len(offsets) - 1 != borders[-1]:
+        return False
+    # A document has a slot at the least, so equal slots of as many rows mean that each border is where it was written.
+    slots = np.cumsum([0, *(chunk.slots for chunk in chunks)])
+    tokens = np.cumsum([0, *(chunk.tokens for chunk in chunks)])
+    found = np.concatenate(([0], np.cumsum(np.maximum(np.diff(offsets), 1))))
+    return np.array_equal(found[borders], slots) and np.array_equal(offsets[borders], tokens)
+
+
 def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
     """Decode one column chunk, levels and all, with pyarrow's own reader: what `decode_chunk` falls back to."""
-    framed = pa.BufferReader(b"".join((rehost.MAGIC, raw, _footer(chunk))))
+    return _decode_framed([raw], [chunk])
+
+
+def _decode_framed(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> TokenBlock:
+    """The documents of column chunks of one layout, one chunk after another. Errors name the first one."""
+    chunk = chunks[0]
+    framed = pa.BufferReader(b"".join((rehost.MAGIC, *raws, _footer(chunks))))
     try:
         with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
@@ -373,7 +431,7 @@ def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlo
 def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
     while isinstance(array, pa.StructArray):
         array = array.field(0)
-    offsets = array.offsets.to_numpy()
+    offsets = from_arrow(array.offsets, np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     values = array.values.slice(first, last - first)
     offsets = offsets - first if first else offsets
@@ -381,7 +439,7 @@ def _block_of_array(array: pa.Array, chunk: ColumnChunk) -> TokenBlock:
         slot = int(pc.index(values.is_null(), True).as_py())
         row = int(np.searchsorted(offsets, slot, side="right")) - 1
         raise null_element(chunk, row, slot - int(offsets[row]))
-    return TokenBlock(values.to_numpy(zero_copy_only=True).view(chunk.layout.dtype), offsets)
+    return TokenBlock(from_arrow(values, chunk.layout.dtype), offsets)
 
 
 def _concatenate(blocks: list[TokenBlock], dtype: np.dtype[np.integer]) -> TokenBlock:
@@ -393,21 +451,26 @@ def _concatenate(blocks: list[TokenBlock], dtype: np.dtype[np.integer]) -> Token
     return TokenBlock(tokens, offsets)
 
 
-def _footer(chunk: ColumnChunk) -> bytes:
-    """What comes after the chunk in a file of "PAR1" and the chunk alone."""
-    elements, leaf, arrow_schema = _schema(chunk.layout)
-    return rehost.file_footer(
-        schema=elements,
-        leaf=leaf,
-        physical_type=chunk.layout.physical_type,
-        codec=CODECS[chunk.codec],
-        rows=chunk.rows,
-        slots=chunk.slots,
-        pages_bytes=chunk.length,
-        data_offset=chunk.data_offset,
-        dictionary_offset=chunk.dictionary_offset,
-        arrow_schema=arrow_schema,
-    )
+def _footer(chunks: Sequence[ColumnChunk]) -> bytes:
+    """What comes after the chunks in a file of "PAR1" and them alone."""
+    elements, leaf, arrow_schema = _schema(chunks[0].layout)
+    begins = itertools.accumulate((chunk.length for chunk in chunks), initial=len(rehost.MAGIC))
+    row_groups = [
+        rehost.row_group(
+            leaf=leaf,
+            physical_type=chunk.layout.physical_type,
+            codec=CODECS[chunk.codec],
+            rows=chunk.rows,
+            slots=chunk.slots,
+            pages_bytes=chunk.length,
+            data_offset=chunk.data_offset,
+            dictionary_offset=chunk.dictionary_offset,
+            first_page=begin,
+        )
+        for begin, chunk in zip(begins, chunks, strict=False)  # the last one begins the footer
+    ]
+    rows = sum(chunk.rows for chunk in chunks)
+    return rehost.file_footer(schema=elements, rows=rows, row_groups=row_groups, arrow_schema=arrow_schema)
 
 
 @functools.lru_cache(maxsize=64)

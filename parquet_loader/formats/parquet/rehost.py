@@ -2,8 +2,8 @@
 
     "PAR1" │ the pages │ a footer made here │ the footer's length │ "PAR1"
 
-The file has one row group and one column, named as the caller likes: pages depend on the schema's levels and physical
-type alone.
+The file has one column, named as the caller likes: pages depend on the schema's levels and physical type alone. It may
+have several row groups, whose pages follow each other.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "REQUIRED",
     "file_footer",
     "page_header",
+    "row_group",
     "schema_group",
     "schema_leaf",
 ]
@@ -33,9 +34,8 @@ PHYSICAL_TYPES = {"INT32": 1, "INT64": 2}
 REQUIRED, OPTIONAL, REPEATED = 0, 1, 2
 
 
-def file_footer(
+def row_group(
     *,
-    schema: bytes,
     leaf: Sequence[bytes],
     physical_type: str,
     codec: int,
@@ -44,23 +44,21 @@ def file_footer(
     pages_bytes: int,
     data_offset: int,
     dictionary_offset: int,
-    arrow_schema: bytes = b"",
+    first_page: int = len(MAGIC),
 ) -> bytes:
-    """Everything that comes after the pages.
+    """A row group's entry in the footer.
 
     Args:
-        schema: the encoded list of schema elements, the root first.
         leaf: the column's path in the schema.
         physical_type: a key of `PHYSICAL_TYPES`.
         codec: the compression's number in parquet.thrift.
-        rows: rows of the file.
+        rows: rows of the row group.
         slots: the column's ``num_values``.
         pages_bytes: bytes of all pages, headers included.
         data_offset: the first data page's place, from the first page.
         dictionary_offset: the dictionary page's place, from the first page; -1 where there is none.
-        arrow_schema: what ``ARROW:schema`` says, in base 64; empty for no such entry.
+        first_page: the first page's place in the file.
     """
-    first_page = len(MAGIC)
     column: list[thrift.Field] = [
         (1, thrift.I32, PHYSICAL_TYPES[physical_type]),
         (2, thrift.LIST, thrift.sequence(thrift.I32, [thrift.integer(0)])),
@@ -74,16 +72,27 @@ def file_footer(
     if dictionary_offset >= 0:
         column.append((11, thrift.I64, first_page + dictionary_offset))
     column_chunk = thrift.struct((2, thrift.I64, first_page), (3, thrift.STRUCT, thrift.struct(*column)))
-    row_group = thrift.struct(
+    return thrift.struct(
         (1, thrift.LIST, thrift.struct_list(column_chunk)),
         (2, thrift.I64, pages_bytes),
         (3, thrift.I64, rows),
     )
+
+
+def file_footer(*, schema: bytes, rows: int, row_groups: Sequence[bytes], arrow_schema: bytes = b"") -> bytes:
+    """Everything that comes after the pages.
+
+    Args:
+        schema: the encoded list of schema elements, the root first.
+        rows: rows of the file.
+        row_groups: what `row_group` gives of each.
+        arrow_schema: what ``ARROW:schema`` says, in base 64; empty for no such entry.
+    """
     fields: list[thrift.Field] = [
         (1, thrift.I32, 2),
         (2, thrift.LIST, schema),
         (3, thrift.I64, rows),
-        (4, thrift.LIST, thrift.struct_list(row_group)),
+        (4, thrift.LIST, thrift.struct_list(*row_groups)),
     ]
     if arrow_schema:
         key_value = thrift.struct(
@@ -122,7 +131,7 @@ FLAT_SCHEMA = {
 FLAT_LEAF = (b"v",)
 
 PAGE_HEADER_BYTES = 40  # at most, of `page_header`
-FOOTER_BYTES = 256  # at most, of `file_footer` with `FLAT_SCHEMA`
+FOOTER_BYTES = 256  # at most, of `file_footer` with `FLAT_SCHEMA` and one row group
 
 
 def page_header(kind: int, values: int, encoding: int, body_bytes: int) -> bytes:

@@ -257,19 +257,19 @@ class EncodedValues:
     def _hosted(self) -> TokenArray:
         dtype = self.chunk.layout.dtype
         count = self._count("hosted")
-        self.file.append(
-            rehost.file_footer(
-                schema=rehost.FLAT_SCHEMA[self.chunk.layout.physical_type],
-                leaf=rehost.FLAT_LEAF,
-                physical_type=self.chunk.layout.physical_type,
-                codec=0,
-                rows=count,
-                slots=count,
-                pages_bytes=self.file.size - len(rehost.MAGIC),
-                data_offset=self.data_offset,
-                dictionary_offset=-1 if self.entries is None else 0,
-            )
+        physical_type = self.chunk.layout.physical_type
+        row_group = rehost.row_group(
+            leaf=rehost.FLAT_LEAF,
+            physical_type=physical_type,
+            codec=0,
+            rows=count,
+            slots=count,
+            pages_bytes=self.file.size - len(rehost.MAGIC),
+            data_offset=self.data_offset,
+            dictionary_offset=-1 if self.entries is None else 0,
         )
+        schema = rehost.FLAT_SCHEMA[physical_type]
+        self.file.append(rehost.file_footer(schema=schema, rows=count, row_groups=[row_group]))
         try:
             with pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
                 column = file.read(use_threads=False).column(0)

@@ -203,7 +203,7 @@ def test_offsets_are_asked_for_in_64_bits(tmp_path: Path) -> None:
     index = build_index(tmp_path / "x.parquet")
     chunk = index.chunk(0)
     raw = (tmp_path / "x.parquet").read_bytes()[chunk.start : chunk.start + chunk.length]
-    schema = pq.read_schema(pa.BufferReader(b"PAR1" + raw + decode._footer(chunk)))
+    schema = pq.read_schema(pa.BufferReader(b"PAR1" + raw + decode._footer([chunk])))
     assert pa.types.is_large_list(schema.field(0).type)
 
 
