@@ -7,6 +7,7 @@ checkpoint ◄──────────────────────
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Iterator, Mapping
@@ -33,9 +34,8 @@ from .index.index import DatasetIndex
 from .interrupts import Turn
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
 from .order.order import Order
-from .order.progress import Progress
 from .remarks import remarks
-from .runs import MixtureRun, Run, SetRun
+from .runs import MixtureRun, SetRun
 from .sets import Component
 from .storage.opening import Source
 
@@ -213,27 +213,29 @@ class ParquetLoader:
             CheckpointMismatchError: the state of another run: names each difference with both values.
         """
         self._check_open()
-        self._go_to(self._run.read(read_state(state)))
-
-    def _go_to(self, progress: Progress) -> None:
-        before = self._run.progress
-        self._run.stop()
-        self._run.progress = progress
-        self._check_budgets(before)
+        with self._as_before_on_error():
+            progress = self._run.read(read_state(state))
+            self._run.stop()
+            self._run.progress = progress
+            self._check_budgets()
         self._restored += 1
 
-    def _check_budgets(self, before: Progress) -> None:
-        """Refuse what the budget has no room for, and be where the run was before."""
-        run: Run = self._run
+    @contextlib.contextmanager
+    def _as_before_on_error(self) -> Iterator[None]:
+        """Where what is done in it fails, the run is where it was and what it was."""
+        before = self._run.saved()
         try:
-            if isinstance(self._run, MixtureRun):
-                _check_budgets(self._run)
-            else:
-                _check_budget(self._config, given=True)
+            yield
         except BaseException:
-            run.stop()
-            run.progress = before
+            self._run.stop()
+            self._run.restore(before)
             raise
+
+    def _check_budgets(self) -> None:
+        if isinstance(self._run, MixtureRun):
+            _check_budgets(self._run)
+        else:
+            _check_budget(self._config, given=True)
 
     def state_at(self, position: int, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The state of this run at another position: as its history says, or as it is going to be.
@@ -246,7 +248,11 @@ class ParquetLoader:
             ConfigError: no batch of this run begins there.
         """
         position = integer("position", position, 0, 2**62 // self._options.lanes - 1)
-        return self._run.state(self._run.at(position, None if state is None else read_state(state)))
+        before = self._run.saved()
+        try:
+            return self._run.state(self._run.at(position, None if state is None else read_state(state)))
+        finally:
+            self._run.restore(before)
 
     def skip(self, batches: int) -> None:
         """Go on after some global batches that nobody gets: past what made the loss explode, for instance.
@@ -278,9 +284,9 @@ class ParquetLoader:
         self._check_open()
         if not isinstance(self._run, MixtureRun):
             raise ConfigError("this loader has one set; give a dict of sources to mix them by weights")
-        before = self._run.progress
-        self._run.reweight(weights)
-        self._check_budgets(before)
+        with self._as_before_on_error():
+            self._run.reweight(weights)
+            self._check_budgets()
 
     @property
     def history(self) -> dict[str, list[dict[str, Any]]]:
@@ -303,7 +309,11 @@ class ParquetLoader:
             CheckpointError: not a state, or the state of another run.
         """
         if state is not None:
-            state = self._run.state(self._run.read(read_state(state)))
+            before = self._run.saved()
+            try:
+                state = self._run.state(self._run.read(read_state(state)))
+            finally:
+                self._run.restore(before)
         return seal_checkpoint(state or self._run.state(), self._options.rank, self._options.world_size)
 
     def resume(self, checkpoint: bytes) -> None:

@@ -162,6 +162,14 @@ class Run:
         """The progress at another position, of this run or of the one a state tells of, earlier or later."""
         raise NotImplementedError
 
+    def saved(self) -> tuple[Any, ...]:
+        """What a state may change of it, for `restore`."""
+        raise NotImplementedError
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Be as it was when that was saved. What its engine runs on must not have changed since."""
+        raise NotImplementedError
+
     def history(self) -> dict[str, list[dict[str, Any]]]:
         """See `ParquetLoader.history`."""
         progress, lanes = self.progress, self.options.lanes
@@ -243,6 +251,16 @@ class SetRun(Run):
     def over(self) -> bool:
         """See `Run`."""
         return self.finish is not None and self.progress.position >= self.finish.stop
+
+    def saved(self) -> tuple[Any, ...]:
+        """See `Run`."""
+        return self.progress, self.set
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """See `Run`."""
+        self.progress, opened = saved
+        if opened is not self.set:
+            self.use(opened)
 
     def batches_of_epoch(self) -> int:
         """Batches of the current epoch, from its start to its end."""
@@ -505,6 +523,15 @@ class MixtureRun(Run):
             for stage in progress.stages
         ]
         return {**super().history(), "stages": stages}
+
+    def saved(self) -> tuple[Any, ...]:
+        """See `Run`."""
+        return self.progress, dict(self._sets), dict(self._former), self.plan, self._all_tokens
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """See `Run`."""
+        self.progress, self._sets, self._former, self.plan, self._all_tokens = saved
+        self._texts = None
 
     def advanced(self, batches: int) -> Progress:
         """See `Run`."""

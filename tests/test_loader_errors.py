@@ -21,6 +21,7 @@ from parquet_loader import (
     PathNotFoundError,
     StorageError,
     build_index,
+    sets,
 )
 
 OPTIONS = dict(seq_len=16, lanes=6, window=3, threads=2)
@@ -291,3 +292,45 @@ def test_a_read_that_fails_is_an_error_at_its_batch_and_is_tried_again(folder: P
                 errors += 1
     assert 1 <= errors <= 5
     assert all(map(np.array_equal, taken, expected))
+
+
+def least_budget(folder: Path, **options: object) -> int:
+    """What a refusal says would do."""
+    return int(refused(folder, budget_bytes=1, **options).split("give at least ")[1].split(", or")[0].replace(",", ""))
+
+
+def test_a_budget_too_small_for_the_window_of_a_state_is_refused_and_nothing_moves(tmp_path: Path, monkeypatch) -> None:
+    tokens = np.arange(4_000_000, dtype=np.int32) % 50_000
+    documents = pa.ListArray.from_arrays(np.arange(0, 4_000_001, 1000, dtype=np.int32), pa.array(tokens))
+    pq.write_table(pa.table({"tokens": documents}), tmp_path / "a.parquet", row_group_size=100)
+    with ParquetLoader(tmp_path, **{**OPTIONS, "window": 40}) as loader:
+        state = next(iter(loader)).state
+    monkeypatch.setattr(sets, "_ALONE_TOKENS", 100_000)  # the window that is chosen is smaller than the run's
+    budget = least_budget(tmp_path, window=1)
+    with ParquetLoader(tmp_path, **{**OPTIONS, "window": None, "budget_bytes": budget}) as loader:
+        with pytest.raises(ConfigError, match="too small for a window of 40 row groups"):
+            loader.load_state_dict(state)
+        assert loader.state_dict()["position"] == 0
+        next(iter(loader))
+    budget = least_budget(tmp_path, window=40)
+    with ParquetLoader(tmp_path, **{**OPTIONS, "window": None, "budget_bytes": budget}) as loader:
+        loader.load_state_dict(state)
+        next(iter(loader))
+
+
+def test_a_refusal_of_a_window_that_was_chosen_tells_who_resumes(tmp_path: Path) -> None:
+    tokens = np.arange(4_000_000, dtype=np.int32) % 50_000
+    documents = pa.ListArray.from_arrays(np.arange(0, 4_000_001, 1000, dtype=np.int32), pa.array(tokens))
+    pq.write_table(pa.table({"tokens": documents}), tmp_path / "a.parquet", row_group_size=100)
+    budget = least_budget(tmp_path, window=5)
+    assert "to resume a run with a smaller one, its window" in refused(tmp_path, window=None, budget_bytes=budget)
+    with ParquetLoader(tmp_path, **{**OPTIONS, "window": 5, "budget_bytes": budget}) as loader:
+        next(iter(loader))
+
+
+def test_a_position_between_batches_has_no_state(folder: Path) -> None:
+    with ParquetLoader(folder, **OPTIONS) as loader:
+        assert loader.state_at(48)["position"] == 48
+        for position in (-16, 47, 2**62):
+            with pytest.raises(ConfigError, match="position"):
+                loader.state_at(position)

@@ -21,6 +21,8 @@ from parquet_loader import (
     CheckpointMismatchError,
     Component,
     ConfigError,
+    DataError,
+    FileChangedError,
     ParquetLoader,
     PathNotFoundError,
     SourceExhaustedError,
@@ -582,3 +584,41 @@ def test_longer_rows_than_a_source_has_for_the_block_are_refused_and_those_of_be
         loader.load_state_dict(state)
         assert len(list(until_exhausted(loader))) == 29
     run(ending(sources, 999), EVEN, 40, state, seq_len=40)
+
+
+def test_what_is_wrong_in_a_source_is_told_with_its_name(sources, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(sources["math"], damaged)
+    with ParquetLoader({**sources, "math": str(damaged)}, weights={"math": 1, "web": 1}, **OPTIONS) as loader:
+        (file,) = damaged.iterdir()
+        data = bytearray(file.read_bytes())
+        data[4:200] = bytes(196)
+        file.write_bytes(data)
+        with pytest.raises((DataError, FileChangedError), match=r"^source 'math': "):
+            take(loader, 64)
+
+
+@pytest.mark.parametrize("weights", [5, {0: {"web": 1}}, [(0.0, {"web": 1})], [(0, EVEN), (1e9, EVEN)], "all", []])
+def test_weights_that_are_no_weights_are_refused(sources, weights: Any) -> None:
+    with pytest.raises(ConfigError, match=r"weights|schedule"):
+        ParquetLoader(sources, weights=weights, **OPTIONS)
+
+
+def test_a_name_that_is_no_name_is_refused(sources) -> None:
+    with pytest.raises(ConfigError, match="names, which are text, and where each lies, not names such as ''"):
+        ParquetLoader({**sources, "": sources["web"]}, weights=EVEN, **OPTIONS)
+
+
+def test_the_line_to_add_counts_the_rows_to_come_in_their_new_length(sources) -> None:
+    with ParquetLoader(sources, weights=EVEN, **OPTIONS) as loader:
+        state = take(loader, 70)[-1].state
+    with pytest.raises(CheckpointMismatchError) as caught:
+        run(sources, {"math": 1}, 1, state, seq_len=2)
+    assert advised(caught.value)[-1] == (6 * (70 * 8 + 58 * 2), {"math": 1})
+    rows = run(sources, advised(caught.value), 59, state, seq_len=2)
+    assert 1 not in rows[57].sources and set(rows[58].sources) == {1}
+
+
+def test_a_component_shows_no_secret() -> None:
+    shown = repr(Component("s3://key:hidden@bucket/set", max_epochs=3, storage_options={"secret": "hidden"}))
+    assert "hidden" not in shown and "max_epochs=3" in shown

@@ -263,10 +263,10 @@ def test_a_change_counts_from_the_next_batch_also_of_an_iteration(
 ) -> None:
     source = make()
     items = iter(source)
-    begin = list(islice(items, 10))
+    begin = list(islice(items, 70))
     change(source)
-    expected = changed(folders, 10, change)
-    assert rows_of([*begin, *islice(items, STEPS - 10)]) == expected != plain(folders)
+    expected = changed(folders, 70, change)
+    assert rows_of([*begin, *islice(items, STEPS - 70)]) == expected != plain(folders)
     assert len(source.history["skips"]) + len(source.history["stages"]) > 1
 
 
@@ -279,12 +279,12 @@ def test_workers_go_on_with_a_change_that_was_made_where_they_were_broken_off(
 ) -> None:
     source = make(with_state=True)
     loader = loader_of(source, 2, method, persistent_workers=persistent)
-    begin = list(islice(loader, 2 * 10))
+    begin = list(islice(loader, 2 * 70))
     with pytest.raises(CheckpointError, match="have taken over the position"):
         CHANGES[change](source)
     source.load_state_dict(begin[-1]["state"])
     CHANGES[change](source)
-    assert steps_of([*begin, *islice(loader, 2 * (STEPS - 10))], 2) == changed(folders, 10, CHANGES[change])
+    assert steps_of([*begin, *islice(loader, 2 * (STEPS - 70))], 2) == changed(folders, 70, CHANGES[change])
 
 
 def test_a_state_that_is_too_large_for_workers_is_refused() -> None:
