@@ -118,7 +118,7 @@ def test_a_file_that_changes_after_its_first_read_is_an_error_also_in_a_copy(
     folder: Path, saved: Path, tmp_path: Path
 ) -> None:
     copied = copy_of(folder, tmp_path / "copy")
-    with ParquetLoader(copied, index=saved, **{**OPTIONS, "epochs": None, "budget_bytes": 1 << 22}) as loader:
+    with ParquetLoader(copied, index=saved, **{**OPTIONS, "epochs": None, "budget_bytes": 9 << 20}) as loader:
         list(loader)
         for path in copied.iterdir():
             os.utime(path, ns=(8, 8))

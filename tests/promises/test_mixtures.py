@@ -179,7 +179,7 @@ def run_killed(mixture: Mixture, steps: int) -> None:
             model.resize(rng.randint(1, 12))
         if number and not mixture.epochs and rng.random() < 0.4:
             mixture.another_future()
-        reweighted = number > 0 and rng.random() < 0.25
+        reweighted = model.row > 0 and rng.random() < 0.25
         loaders = [
             mixture.loader(rank, world_size, state, tight=not reweighted and rng.random() < 0.3) for rank in ranks
         ]

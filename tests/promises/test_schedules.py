@@ -147,7 +147,7 @@ def test_a_mixture_is_trained_on_as_the_loader_alone_gives_it(tmp_path: Path, se
             [  # type: ignore[call-overload]
                 *[lambda _: None] * 3,
                 lambda run, n=skipped: run.skip(n),
-                lambda run, w=others: run.reweight(w),
+                *[lambda run, w=others: run.reweight(w)] * bool(state and state["position"]),
             ]
         )
         stretch = Stretch(rng, sources, saved, change, **run)

@@ -339,7 +339,7 @@ def test_what_a_client_asked_wrongly_is_not_asked_again(server: S3Server, url: s
 
 def test_an_object_that_is_replaced_after_the_index_is_named_and_never_read(server: S3Server, local: Path) -> None:
     url = server.upload(local, "replaced")
-    with loader_of(url, server.endpoint, budget_bytes=1 << 22) as loader:
+    with loader_of(url, server.endpoint, budget_bytes=9 << 20) as loader:
         replacement = (local / "part-001.parquet").read_bytes()
         assert len(replacement) == len((local / "part-000.parquet").read_bytes())
         server.filesystem.pipe_file("bucket1/replaced/part-000.parquet", replacement)
