@@ -221,6 +221,15 @@ class ParquetLoader:
         self._restored += 1
 
     @contextlib.contextmanager
+    def _as_before(self) -> Iterator[None]:
+        """What is read in it changes nothing: states may bring a window, or open sources."""
+        before = self._run.saved()
+        try:
+            yield
+        finally:
+            self._run.restore(before)
+
+    @contextlib.contextmanager
     def _as_before_on_error(self) -> Iterator[None]:
         """Where what is done in it fails, the run is where it was and what it was."""
         before = self._run.saved()
@@ -248,11 +257,8 @@ class ParquetLoader:
             ConfigError: no batch of this run begins there.
         """
         position = integer("position", position, 0, 2**62 // self._options.lanes - 1)
-        before = self._run.saved()
-        try:
+        with self._as_before():
             return self._run.state(self._run.at(position, None if state is None else read_state(state)))
-        finally:
-            self._run.restore(before)
 
     def skip(self, batches: int) -> None:
         """Go on after some global batches that nobody gets: past what made the loss explode, for instance.
@@ -309,11 +315,8 @@ class ParquetLoader:
             CheckpointError: not a state, or the state of another run.
         """
         if state is not None:
-            before = self._run.saved()
-            try:
+            with self._as_before():
                 state = self._run.state(self._run.read(read_state(state)))
-            finally:
-                self._run.restore(before)
         return seal_checkpoint(state or self._run.state(), self._options.rank, self._options.world_size)
 
     def resume(self, checkpoint: bytes) -> None:

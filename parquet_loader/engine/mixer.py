@@ -177,10 +177,6 @@ class _Block:
         self.firsts = [int(self.table.counts(place, 0, self.begin).min()) for place in range(len(self.quotas))]
         self.codes = self.table.sources * BLOCK + self.table.ordinals
 
-    def names(self, places: Mapping[str, int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """Of each source of the quotas its place."""
-        return np.array([places[name] for name, _ in self.quotas], np.int32)
-
     def sheet_rows(self, *, last: bool) -> IntArray:
         """At which row of the block each sheet is used first from here on, or last: shape ``(sources * BLOCK,)``."""
         rows = np.full(len(self.quotas) * BLOCK, -1 if last else BLOCK, np.int64)
@@ -240,6 +236,9 @@ class Mixer:
         self._origins: dict[int, Origins] = {}
         self._last_rows: IntArray = np.empty(0, np.int64)
         self._following: list[int] = []  # of each source the sheet that is made next
+        self._block_names: np.ndarray[tuple[int], np.dtype[np.int32]] = np.empty(
+            0, np.int32
+        )  # of its sources, by place
 
     def rows(self, progress: MixtureProgress) -> tuple[TokenArray, Picked, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         """The rows at a place of the run, whose block is entered: tokens, what they consist of, and their sources."""
@@ -248,6 +247,7 @@ class Mixer:
             assert not self._origins
             self._block = block = _Block(progress, self._plan, self._first, self._last)
             self._following = list(block.firsts)
+            self._block_names = np.array([self._names[name] for name, _ in block.quotas], np.int32)
             self._last_rows = block.sheet_rows(last=True)
             self._made = np.full(len(self._last_rows), -1, np.int64)
         row = progress.row % BLOCK
@@ -260,7 +260,7 @@ class Mixer:
         for code in needed[self._last_rows[needed] == row].tolist():
             del self._origins[code]
             self._sheets.give(int(self._made[code]))
-        return out, picked, block.names(self._names)[codes // BLOCK]
+        return out, picked, self._block_names[codes // BLOCK]
 
     def _make(self, block: _Block, wanted: int) -> None:
         """Make a source's sheets up to one."""
