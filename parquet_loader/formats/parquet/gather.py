@@ -29,7 +29,7 @@ __all__ = ["ChunkValues", "gathered_tokens"]
 
 IndexArray = npt.NDArray[np.uint16]
 _TABLE_ENTRIES = 1 << 16
-_BATCH_TOKENS = 1 << 18
+_BATCH_TOKENS = 1 << 17
 _RUN_GROUPS = 63  # groups of 8 indices in a literal run of nearly all writers: the most with a header of one byte
 _SMALL_BYTES = 64 << 10  # of a page that is not worth steps of Python of its own
 

@@ -65,7 +65,7 @@ DICTIONARY = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 ENCODINGS = (PLAIN, *DICTIONARY, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT)
 
 _ROUNDS = 16  # pages of a chunk: those of small row groups are few
-_MANY = 8  # chunks from which on headers are read faster all at once
+_MANY = 16  # chunks from which on headers are read faster all at once
 _HEADER_BYTES = 256  # that are looked at: a header is no longer, or not worth it
 
 # Names as pyarrow's codecs have them; "LZ4" is what the format calls LZ4_RAW. LZO and Hadoop's LZ4 are not here.

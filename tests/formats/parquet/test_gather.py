@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader.errors import DataError
+from parquet_loader.formats.base import ChunkSize
 from parquet_loader.formats.parquet import decode, thrift
-from parquet_loader.formats.parquet.decode import OpenChunk, decode_together
+from parquet_loader.formats.parquet.decode import OpenChunk, decode_cost, decode_together
 from parquet_loader.formats.parquet.pages import NotSupported, Page, plan_pages, usual_pages
 
 INT32: dict[str, Any] = dict(dtype=np.dtype("int32"), bound=2**31, eos_id=None)
@@ -112,13 +114,13 @@ def test_pages_of_many_row_groups_give_what_pyarrow_reads(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kind: str, target: str, eos_id: int | None, empty: bool
 ) -> None:
     monkeypatch.setattr(decode, "_decode_framed", no_framing)
-    file = token_groups(12, 4_000, kind=pa.type_for_alias(kind), empty=empty, **options)
+    file = token_groups(18, 3_000, kind=pa.type_for_alias(kind), empty=empty, **options)
     found = together(counted(file), dtype=np.dtype(target), bound=50_000, eos_id=eos_id)
     assert found == as_pyarrow_reads(file, eos_id)
 
 
 @pytest.mark.parametrize(
-    "groups", [[100, 100], [60_000, 100, 60_000], [3] * 40, [2_000] * 40, [504, 505, 1008, 511] * 3]
+    "groups", [[100, 100], [60_000, 100, 60_000], [3] * 40, [2_000] * 40, [504, 505, 1008, 511] * 4]
 )
 def test_row_groups_of_different_sizes_are_decoded_together(monkeypatch: pytest.MonkeyPatch, groups: list[int]) -> None:
     monkeypatch.setattr(decode, "_decode_framed", no_framing)
@@ -138,7 +140,7 @@ def test_row_groups_of_different_sizes_are_decoded_together(monkeypatch: pytest.
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
-    vocabularies=st.lists(st.sampled_from([1, 2, 200, 300, 5_000, 70_000]), min_size=9, max_size=14),
+    vocabularies=st.lists(st.sampled_from([1, 2, 200, 300, 5_000, 70_000]), min_size=9, max_size=20),
     repeats=st.booleans(),
     version=st.sampled_from(["1.0", "2.0"]),
     write_batch_size=st.sampled_from([64, 1024]),
@@ -171,7 +173,7 @@ def test_row_groups_of_any_vocabulary_are_what_they_are_one_by_one(
 
 FAULTY = {
     f"{version} {codec}{' with checksums' if checksums else ''}": token_groups(
-        10, 800, data_page_version=version, compression=codec, write_page_checksum=checksums
+        20, 600, data_page_version=version, compression=codec, write_page_checksum=checksums
     )
     for version in ("1.0", "2.0")
     for codec in ("none", "snappy", "zstd")
@@ -182,7 +184,7 @@ FAULTY = {
 @settings(max_examples=400)
 @given(
     file=st.sampled_from(sorted(FAULTY)),
-    group=st.integers(0, 9),
+    group=st.integers(0, 19),
     place=st.floats(0, 1, exclude_max=True),
     part=st.sampled_from(["first header", "all"]),
     byte=st.integers(1, 255),
@@ -215,7 +217,7 @@ def test_pages_that_are_read_at_once_are_those_that_are_read_one_by_one(file: st
         [0, *(page.end for page in (plan_pages(memoryview(raw), chunk)[0],) if page is not None)]
         for raw, chunk in chunks
     ]
-    for group in data.draw(st.sets(st.integers(0, 9))):
+    for group in data.draw(st.sets(st.integers(0, 19))):
         raw, chunk = chunks[group]
         damaged = bytearray(raw)
         place = data.draw(st.sampled_from(headers[group])) + data.draw(st.integers(0, 60))
@@ -237,7 +239,7 @@ def test_headers_of_two_writers_are_read_at_once_each() -> None:
     plain, checked = counted(FAULTY["1.0 snappy"]), counted(FAULTY["1.0 snappy with checksums"])
     mixed = [chunk for pair in zip(plain, checked, strict=True) for chunk in pair]
     known = usual_pages([memoryview(raw) for raw, _ in mixed], [chunk for _, chunk in mixed])
-    assert [len(pages) for pages in known] == [2] * 20
+    assert [len(pages) for pages in known] == [2] * 40
     assert together(mixed, **INT32) == one_by_one(mixed, **INT32)
 
 
@@ -278,6 +280,13 @@ def test_structs_that_are_alike_are_read_as_one_by_one(
         assert (end, found[1]) == (int(read.ends[-1]), int(read.fields[1][-1]))  # type: ignore[index]
 
 
+@pytest.mark.parametrize("byte", [0x15, 0x18, 0x11, 0x1C, 0xFF])
+def test_a_struct_without_end_is_refused(byte: int) -> None:
+    data = np.full(1000, byte, np.uint8)
+    with pytest.raises(thrift.ThriftError):
+        thrift.read_alike(data, np.arange(0, 1000, 100), np.arange(100, 1001, 100))
+
+
 def test_an_index_beyond_its_own_dictionary_is_refused_though_the_next_one_has_it() -> None:
     small, large = token_groups(1, 2_000, vocabulary=300), token_groups(1, 2_000, vocabulary=3_000)
     chunks = [*counted(small), *counted(large)] * 2
@@ -291,3 +300,49 @@ def test_an_index_beyond_its_own_dictionary_is_refused_though_the_next_one_has_i
     assert together(broken, **INT32) is None
     with pytest.raises(DataError, match="row group 0"):
         one_by_one(broken, **INT32)
+
+
+@pytest.mark.parametrize(("groups", "tokens", "mean"), [(8, 100_000, 700), (3, 400_000, 20), (40, 10_000, 300)])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_dictionary": False, "compression": "none"}, {"data_page_version": "2.0"}]
+)
+@pytest.mark.parametrize(
+    ("kind", "target", "eos_id"), [("int32", "uint16", None), ("int32", "int64", 0), ("int64", "int32", 0)]
+)
+def test_what_many_pages_hold_stays_within_the_sum_of_the_costs(
+    monkeypatch: pytest.MonkeyPatch,
+    groups: int,
+    tokens: int,
+    mean: int,
+    options: dict[str, Any],
+    kind: str,
+    target: str,
+    eos_id: int | None,
+) -> None:
+    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    rng = np.random.default_rng(0)
+    offsets = pa.array(np.append(np.arange(0, tokens, mean), tokens), pa.int32())
+    array = [pa.array(rng.integers(0, 50_000, tokens), pa.type_for_alias(kind)) for _ in range(groups)]
+    schema = pa.schema([("tokens", pa.list_(pa.type_for_alias(kind)))])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema, **options) as writer:
+        for values in array:
+            writer.write_table(pa.table([pa.ListArray.from_arrays(offsets, values)], schema=schema))
+    chunks = [(raw, dataclasses.replace(chunk, tokens=tokens)) for raw, chunk in chunks_of(sink.getvalue())]
+    raws, entries = [raw for raw, _ in chunks], [chunk for _, chunk in chunks]
+    dtype, eos = np.dtype(target), eos_id is not None
+    cost = sum(decode_cost(ChunkSize.of_chunk(chunk), codec=chunk.codec, dtype=dtype, eos=eos) for chunk in entries)
+    default = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        part = decode_together(raws, entries, dtype=dtype, bound=50_000, eos_id=eos_id)
+        python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(default)
+    assert part is not None
+    # Two peaks that need not be at one time: what is held together is at most their sum.
+    assert python + pool.max_memory() <= cost
+    del part
