@@ -271,7 +271,7 @@ class Engine:
     def rows(
         self,
         source: int,
-        positions: IntArray,
+        positions: IntArray | int,
         seq_len: int,
         overlap: int,
         *,
