@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 
-from ..blocks import IntArray, TokenArray, as_arrow, as_binary, pooled
+from ..blocks import IntArray, TokenArray, permuted, pooled
 from ..order.order import Order, Window
 
 __all__ = ["Band", "BandText", "Slices", "Spans", "cut_band", "equal_stretches", "plan_bands", "slice_spans"]
@@ -190,10 +189,7 @@ def cut_band(
         permutation = order.document_order(
             lane_documents.tolist(), epoch=window.epoch, window=window.number, lane=band.first_lane
         )
-        moved = pc.take(as_binary(tokens, borders), as_arrow(permutation), boundscheck=False)
-        _, moved_offsets, moved_tokens = moved.buffers()
-        begins_at = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
-        tokens = np.frombuffer(moved_tokens, tokens.dtype)[: band.end - band.begin]
+        begins_at, tokens = permuted(tokens, borders, permutation)
     else:
         begins_at = borders[:-1]
         tokens = tokens.copy()  # a view would keep all of a part alive
