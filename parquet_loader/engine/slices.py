@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..blocks import IntArray, TokenArray, as_arrow, as_binary, pooled
+from ..blocks import IntArray, TokenArray, permuted, pooled
 from ..order.order import Order, Window
 
 __all__ = ["Band", "BandText", "Slices", "Spans", "cut_band", "equal_stretches", "plan_bands", "slice_spans"]
@@ -186,16 +186,10 @@ def cut_band(
     borders = _borders(cuts, documents)
     lane_documents = borders.searchsorted(cuts)
     if order.shuffle:
-        permutation = np.empty(len(borders) - 1, np.int64)
-        ranges = zip(lane_documents[:-1].tolist(), lane_documents[1:].tolist(), strict=True)
-        for lane, (low, high) in enumerate(ranges, band.first_lane):
-            permutation[low:high] = low + order.document_order(
-                high - low, epoch=window.epoch, window=window.number, lane=lane
-            )
-        moved = as_binary(tokens, borders).take(as_arrow(permutation))
-        _, moved_offsets, moved_tokens = moved.buffers()
-        begins_at = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
-        tokens = np.frombuffer(moved_tokens, tokens.dtype)[: band.end - band.begin]
+        permutation = order.document_order(
+            lane_documents.tolist(), epoch=window.epoch, window=window.number, lane=band.first_lane
+        )
+        begins_at, tokens = permuted(tokens, borders, permutation)
     else:
         begins_at = borders[:-1]
         tokens = tokens.copy()  # a view would keep all of a part alive
@@ -207,7 +201,9 @@ def cut_band(
             together = tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, int(lengths[low]))
             rectangles.append((first + low, first + high, int(begins[low]), together))
     origins = np.arange(first, last) * spans.width + begins - spans.origin - cuts[:-1]
-    return Slices(first=first, rectangles=rectangles, documents=begins_at + origins.repeat(np.diff(lane_documents)))
+    documents = origins.repeat(np.diff(lane_documents))
+    documents += begins_at
+    return Slices(first=first, rectangles=rectangles, documents=documents)
 
 
 def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
@@ -221,9 +217,8 @@ def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
 
 def _borders(cuts: IntArray, documents: IntArray) -> IntArray:
     """Where a band's documents begin and its lanes are cut, rising without equals."""
-    borders = np.concatenate((cuts, documents))
-    borders.sort()
-    distinct = borders[1:] != borders[:-1]
-    if not distinct.all():  # empty documents, empty slices, and borders where a lane is cut
-        borders = borders[np.concatenate(([True], distinct))]
-    return borders
+    borders = np.concatenate((documents, cuts))
+    borders.sort(kind="stable")  # of rising stretches it merges them
+    repeated = (borders[1:] == borders[:-1]).nonzero()[0]
+    # Empty documents, empty slices, and documents that begin where a lane is cut.
+    return np.delete(borders, repeated) if len(repeated) else borders
