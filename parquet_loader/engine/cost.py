@@ -19,11 +19,15 @@ __all__ = [
     "required_bytes",
     "required_together",
     "reserve_bytes",
+    "task_bytes",
     "text_cost",
 ]
 
-# Row groups that follow each other and hold less than this together are one task: tiny ones do not cost a task each.
+# Row groups that follow each other and hold less than this together are one task: small ones do not cost a task each.
+# Any budget has room for it; where there is more, tasks are larger.
 TASK_BYTES = 4 << 20
+# The most: about a million tokens, of which Python's part of a task does not count.
+_MOST_TASK_BYTES = 32 << 20
 _BORDER_BYTES = 8
 _OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a part or a band
 
@@ -83,6 +87,22 @@ def text_cost(config: EngineConfig, *, tokens: int, documents: int) -> int:
     several of them at the same time.
     """
     return tokens * config.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+
+
+def task_bytes(config: EngineConfig, spare_bytes: int, window_bytes: int) -> int:
+    """What row groups that are one task hold at most, unless they are one alone.
+
+    Tasks of all threads together take no more than half of what the budget can spare, and a window is enough of them
+    for each thread to have one.
+
+    Args:
+        config: what they are decoded for.
+        spare_bytes: what the budget has beyond the least.
+        window_bytes: what the window's row groups hold, all together.
+    """
+    workers = max(config.threads, config.requests)
+    most = min(TASK_BYTES + spare_bytes // (2 * workers), _MOST_TASK_BYTES)
+    return max(TASK_BYTES, min(most, window_bytes // workers))
 
 
 def required_bytes(config: EngineConfig, window: int) -> int:

@@ -12,7 +12,7 @@ from ..formats.base import CODEC_NAMES, ChunkSize
 from ..index.index import DatasetIndex
 from ..order.order import Window
 from .config import EngineConfig
-from .cost import TASK_BYTES, GroupCost, group_cost, text_cost
+from .cost import TASK_BYTES, GroupCost, group_cost, task_bytes, text_cost
 from .slices import Band, Spans, plan_bands, slice_spans
 
 __all__ = ["Read", "TaskPlan", "WindowPlan", "plan_window"]
@@ -72,8 +72,14 @@ class WindowPlan:
     tasks: tuple[TaskPlan, ...]
 
 
-def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
-    """Which row groups of a window the lanes need, in which tasks, at which cost."""
+def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> WindowPlan:
+    """Which row groups of a window the lanes need, in which tasks, at which cost.
+
+    Args:
+        config: what they are read and decoded for.
+        window: the window.
+        spare_bytes: what the budget has beyond the least; see `cost.task_bytes`.
+    """
     index, offsets = config.index, window.offsets
     starts = window.slice_starts(config.order.lanes, config.first, config.last)
     bands = plan_bands(starts, offsets, config.first)
@@ -110,9 +116,10 @@ def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
         if inside[ordinal]
     }
     together: list[list[int]] = []
-    size = TASK_BYTES
+    most = task_bytes(config, spare_bytes, sum(cost.total for cost in costs.values()))
+    size = most
     for ordinal, cost in costs.items():
-        if size + cost.total > TASK_BYTES:
+        if size + cost.total > most:
             together.append([])
             size = 0
         together[-1].append(ordinal)

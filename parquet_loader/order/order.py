@@ -122,6 +122,8 @@ class StepBlocks:
 
     def pieces(self, low: int, high: int) -> list[tuple[int, int, int]]:
         """The positions ``[low, high)`` as stretches of text: (first position, where its text lies, tokens) of each."""
+        if low // self.length == (high - 1) // self.length:  # as nearly always
+            return [(low, self.text_of(low), high - low)]
         begin, end = self.first * self.length, (self.first + len(self.texts)) * self.length
         inside = low < end and high > begin
         cuts = range(-(-max(low + 1, begin) // self.length) * self.length, min(high, end + 1), self.length)

@@ -28,6 +28,7 @@ import base64
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +37,13 @@ import pyarrow.parquet as pq
 
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
 from ...errors import DataError
+from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
 from . import pages as pages_
 from . import rehost, thrift
+from .gather import ChunkValues, gathered_tokens
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
-from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound
+from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, read_headers, stored_body, unpacked_bound
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
 __all__ = [
@@ -57,9 +60,11 @@ __all__ = [
 # Slots of a part at most, unless it is one page, or the last one, which may have half as many more. Large enough that
 # Python's part of the work does not count; the indices of one fit into what threads keep (`values.SCRATCH_BYTES`).
 PART_SLOTS = 1 << 20
-# Row groups of no more slots are decoded together. One by one, each takes Python as much time as pyarrow's own reader
-# needs more for twice as many. A power of two, see `_pyarrow_cost`.
-TOGETHER_SLOTS = 1 << 15
+# Row groups of no more slots are decoded together.
+TOGETHER_SLOTS = 1 << 19
+# Row groups of no more slots are read together by pyarrow, where their pages are of other kinds. One by one, each takes
+# Python as much time as pyarrow's own reader needs more for twice as many. A power of two, see `_pyarrow_cost`.
+FRAMED_SLOTS = 1 << 15
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
 
@@ -129,7 +134,7 @@ def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> in
     of nulls, all with room for a power of two, and the dictionary or the page that it is at. Row groups that it reads
     together take no more than their sum.
     """
-    room = 2 * size.slots if size.slots <= TOGETHER_SLOTS else 1 << (size.slots - 1).bit_length()
+    room = 2 * size.slots if size.slots <= FRAMED_SLOTS else 1 << (size.slots - 1).bit_length()
     read = size.chunk_bytes + room * (size.itemsize + 4) + room // 8 + 2 * size.tokens * size.itemsize
     return max(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
@@ -383,17 +388,72 @@ def decode_together(
     ):
         return None
     try:
-        for raw, chunk in zip(raws, chunks, strict=True):
-            view = memoryview(raw).cast("B")
-            dictionary, pages = plan_pages(view, chunk)
-            for page in pages if dictionary is None else (dictionary, *pages):
-                stored_body(view, page, chunk)  # pyarrow takes some damaged checksums for none
-        block = _decode_framed(raws, chunks)
+        views = [memoryview(raw).cast("B") for raw in raws]
+        planned = [
+            _Planned(view, chunk, *plan_pages(view, chunk, headers))
+            for view, chunk, headers in zip(views, chunks, read_headers(views, chunks), strict=True)
+        ]
+        block = _decode_planned(planned, dtype, bound)
         if not _counts_match(block.offsets, chunks):
             return None
-        return _part(0, cast_tokens(block, dtype, bound, chunks[0]), eos_id, goes_on=False, complete=True)
-    except (DataError, NotSupported):  # of which row group, and in which words, is found one by one
+        return _part(0, block, eos_id, goes_on=False, complete=True)
+    except (DataError, NotSupported, OutOfRange):  # of which row group, and in which words, is found one by one
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A column chunk whose page headers have been read."""
+
+    raw: memoryview
+    chunk: ColumnChunk
+    dictionary: Page | None
+    pages: list[Page]
+
+
+def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bound: int) -> TokenBlock:
+    """The documents of small column chunks of one layout, one chunk after another.
+
+    What takes a step of Python for each page is little: levels and values are those of all pages at once, as long as
+    pages are plain or of a dictionary. Others are left to pyarrow's own reader.
+
+    Raises:
+        DataError, NotSupported, OutOfRange: they have to be looked at one by one.
+    """
+    chunks = [each.chunk for each in planned]
+    slots = list(itertools.accumulate((page.slots for each in planned for page in each.pages), initial=0))
+    try:
+        bodies = [open_page(each.raw, page, each.chunk) for each in planned for page in each.pages]
+        definition = [body.definition for body in bodies]
+        holes = unusual_levels(definition, slots, chunks[0].layout.max_definition_level, chunks[0])
+        repetition = [bytes(body.repetition) for body in bodies]
+        offsets, _ = document_offsets(repetition, [holes], slots, chunks[0])
+        # So many holes come before each page.
+        before = holes[0].searchsorted(slots).tolist()
+        counts = [
+            end - first - (holes_end - holes_first)
+            for (first, end), (holes_first, holes_end) in zip(
+                itertools.pairwise(slots), itertools.pairwise(before), strict=True
+            )
+        ]
+        place = itertools.count()
+        values = (
+            ChunkValues(
+                each.chunk,
+                None if each.dictionary is None else read_dictionary(each.raw, each.dictionary, each.chunk),
+                [(page, counts[at := next(place)], bodies[at].values) for page in each.pages],
+            )
+            for each in planned
+        )
+        return TokenBlock(gathered_tokens(values, sum(counts), Wanted(dtype=dtype, bound=bound)), offsets)
+    except NotSupported:
+        if max(chunk.slots for chunk in chunks) > FRAMED_SLOTS:
+            raise
+    # Checksums were verified above, as far as pages were opened: pyarrow takes some damaged ones for none.
+    for each in planned:
+        for page in each.pages if each.dictionary is None else (each.dictionary, *each.pages):
+            stored_body(each.raw, page, each.chunk)
+    return cast_tokens(_decode_framed([each.raw for each in planned], chunks), dtype, bound, chunks[0])
 
 
 def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:
@@ -418,7 +478,7 @@ def _decode_framed(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnCh
     chunk = chunks[0]
     framed = pa.BufferReader(b"".join((rehost.MAGIC, *raws, _footer(chunks))))
     try:
-        with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
+        with aside(), pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
     except MemoryError:  # pyarrow has an ArrowException for it
         raise

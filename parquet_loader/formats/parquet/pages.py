@@ -27,11 +27,16 @@ were found sound: pyarrow's own reader may then be asked.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from ...errors import DataError
+from ...turns import aside
 from ..base import ColumnChunk
 from . import thrift
 
@@ -44,11 +49,13 @@ except ImportError:
 __all__ = [
     "DICTIONARY",
     "PLAIN",
+    "SLOW_CODECS",
     "Body",
     "NotSupported",
     "Page",
     "open_page",
     "plan_pages",
+    "read_headers",
     "stored_body",
     "unpack_body",
     "unpacked_bound",
@@ -60,8 +67,17 @@ PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY, BYTE_STREAM_S
 DICTIONARY = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 ENCODINGS = (PLAIN, *DICTIONARY, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT)
 
+Header: TypeAlias = "tuple[dict[int, thrift.Value], int]"  # a page header, and the position after it
+_NO_HEADERS: Mapping[int, Header] = {}
+_ROUNDS = 16  # pages of a chunk: those of small row groups are few
+_MANY = 8  # chunks from which on headers are read faster all at once
+_HEADER = 256  # bytes that are looked at: a header is no longer, or not worth it
+
 # Names as pyarrow's codecs have them; "LZ4" is what the format calls LZ4_RAW. LZO and Hadoop's LZ4 are not here.
 CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
+
+# They take longer than it takes to wake another thread up: worth more threads than one.
+SLOW_CODECS = ("GZIP", "BROTLI", "ZSTD")
 
 
 class NotSupported(Exception):
@@ -125,25 +141,31 @@ def unpacked_bound(*, chunk_bytes: int, slots: int, itemsize: int) -> int:
     return (max(itemsize, 4) + 2) * slots + min(4 * chunk_bytes, 2 << 20)
 
 
-def plan_pages(raw: memoryview, chunk: ColumnChunk) -> tuple[Page | None, list[Page]]:
+def plan_pages(
+    raw: memoryview, chunk: ColumnChunk, headers: Mapping[int, Header] = _NO_HEADERS
+) -> tuple[Page | None, list[Page]]:
     """The dictionary page, if there is one, and the data pages that hold slots, from their headers alone.
 
     All headers are checked before anything that is merely unknown raises `NotSupported`.
+
+    Args:
+        raw: the chunk's bytes.
+        chunk: its entry in the index.
+        headers: those that `read_headers` has read already, by their positions.
     """
     unknown = ""
     if chunk.codec not in CODECS:
         unknown = f"compression {chunk.codec}"
     elif chunk.layout.max_definition_level > 255:
         unknown = f"definition levels up to {chunk.layout.max_definition_level}"
-    has_dictionary = 0 <= chunk.dictionary_offset < chunk.data_offset
-    position = chunk.dictionary_offset if has_dictionary else chunk.data_offset
+    position = _first_page(chunk)
     allowed = unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=chunk.layout.dtype.itemsize)
     dictionary: Page | None = None
     pages: list[Page] = []
     slots = number = 0
     while slots < chunk.slots:
         try:
-            header, start = thrift.read_struct(raw, position)
+            header, start = headers.get(position) or thrift.read_struct(raw, position)
             page = _page(header, number, start, compressed=chunk.codec != "UNCOMPRESSED")
         except thrift.ThriftError as error:
             raise chunk.error(
@@ -174,6 +196,60 @@ def plan_pages(raw: memoryview, chunk: ColumnChunk) -> tuple[Page | None, list[P
     if unknown:
         raise NotSupported(unknown)
     return dictionary, pages
+
+
+def _first_page(chunk: ColumnChunk) -> int:
+    has_dictionary = 0 <= chunk.dictionary_offset < chunk.data_offset
+    return chunk.dictionary_offset if has_dictionary else chunk.data_offset
+
+
+def read_headers(raws: Sequence[memoryview], chunks: Sequence[ColumnChunk]) -> list[dict[int, Header]]:
+    """The headers of column chunks' first pages by their positions, as far as they are read faster for many at once.
+
+    All first pages' are read, then those of the pages behind them, as long as many chunks have more slots. Nothing is
+    checked: that is for `plan_pages`, which reads what is missing.
+    """
+    found: list[dict[int, Header]] = [{} for _ in chunks]
+    slots = [0] * len(chunks)
+    places = {number: _first_page(chunk) for number, chunk in enumerate(chunks)}
+    for _ in range(_ROUNDS):
+        if len(places) < _MANY:
+            break
+        headers = _read_alike({number: raws[number][place : place + _HEADER] for number, place in places.items()})
+        after = {}
+        for number, (header, length) in headers.items():
+            start = places[number] + length
+            found[number][places[number]] = header, start
+            stored_bytes = header.get(3)
+            for data in (header.get(5), header.get(8)):
+                if isinstance(data, dict) and isinstance(count := data.get(1), int):
+                    slots[number] += count
+            if slots[number] < chunks[number].slots and isinstance(stored_bytes, int):
+                after[number] = start + stored_bytes
+        places = {number: place for number, place in after.items() if 0 <= place < len(raws[number])}
+    return found
+
+
+def _read_alike(heads: Mapping[int, memoryview]) -> dict[int, Header]:
+    """The structs that begin these bytes, and their lengths; without those of which there are few alike."""
+    found: dict[int, Header] = {}
+    left = list(heads)
+    while len(left) >= _MANY:
+        data = np.frombuffer(b"".join(heads[number] for number in left), np.uint8)
+        ends = np.cumsum([len(heads[number]) for number in left])
+        begins = np.append(0, ends[:-1])
+        try:
+            read = thrift.read_alike(data, begins, ends)
+        except thrift.ThriftError:
+            return found
+        rows, lengths, alike = read.rows(), (read.ends - begins).tolist(), read.alike.tolist()
+        found |= {
+            number: (row, length) for number, row, length, same in zip(left, rows, lengths, alike, strict=True) if same
+        }
+        if sum(alike) < _MANY:
+            return found
+        left = [number for number, same in zip(left, alike, strict=True) if not same]
+    return found
 
 
 def _page(header: dict[int, thrift.Value], number: int, start: int, *, compressed: bool) -> Page:
@@ -278,11 +354,12 @@ def unpack_body(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -
         return packed[:0]
     codec = CODECS[chunk.codec]
     try:
-        if codec in ("gzip", "brotli"):
-            with pa.CompressedInputStream(pa.BufferReader(packed), codec) as stream:
-                unpacked = stream.read_buffer(size + 1)
-        else:
-            unpacked = pa.Codec(codec).decompress(packed, size)
+        with aside() if chunk.codec in SLOW_CODECS else contextlib.nullcontext():
+            if codec in ("gzip", "brotli"):
+                with pa.CompressedInputStream(pa.BufferReader(packed), codec) as stream:
+                    unpacked = stream.read_buffer(size + 1)
+            else:
+                unpacked = pa.Codec(codec).decompress(packed, size)
     except MemoryError:  # pyarrow has an ArrowException for it
         raise
     except (pa.ArrowException, OSError) as error:
