@@ -319,8 +319,8 @@ def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> _Found 
     """A stretch for each of the runs at ``heads``, if each run ends where the next begins, from 0 to ``size``; else
     they are not the runs.
     """
-    headers, payloads = _varints(data, heads)
-    payloads += heads
+    headers, sizes = _varints(data, heads)
+    payloads = heads + sizes
     is_literal = headers & 1
     headers >>= 1
     groups = headers * is_literal
@@ -356,11 +356,11 @@ def _alternating(data: ByteArray, size: int, width: int, heads: IntArray, usual:
     payloads = heads + literal
     repeated = payloads + groups * width if width > 1 else payloads + groups
     ends = np.append(heads[1:], size)
-    left = ends - repeated  # of the repeated level: nothing, or its header and itself
-    if heads[0] or left.min() < 0 or (first & 0x81 == 0x81).any():
+    if heads[0] or (repeated > ends).any() or (first & 0x81 == 0x81).any():
         return None
     headers, sizes = _varints(data, repeated)
     sizes += 1
+    left = np.subtract(ends, repeated, out=repeated)  # of the repeated level: nothing, or its header and itself
     ends -= 1
     levels = data[ends]
     missing = (left == 0).nonzero()[0]
@@ -424,11 +424,11 @@ def _jumps(data: ByteArray, window: int, width: int) -> IntArray:
     return jumps
 
 
-def _varints(data: ByteArray, positions: IntArray) -> tuple[IntArray, IntArray]:
+def _varints(data: ByteArray, positions: IntArray) -> tuple[IntArray, ByteArray]:
     """The varints at ``positions``, and how many bytes they take: `MAX_VARINT` at most, the rest is cut off."""
     byte = data[positions]
     values = (byte & 127).astype(np.int64)
-    sizes = np.ones(len(positions), np.int64)
+    sizes = np.ones(len(positions), np.uint8)
     more = (byte > 127).nonzero()[0]
     for place in range(1, MAX_VARINT):
         if not len(more):
