@@ -114,7 +114,7 @@ class _WindowJob:
     def _decode(self, task: TaskPlan, raws: Mapping[int, memoryview], slices: list[Slices]) -> tuple[int, int]:
         """Decode row groups and cut from them; returns (tokens that were decoded, row groups that fell back)."""
         config, plan = self._config, self.plan
-        chunks = [config.index.chunk(int(plan.window.groups[ordinal])) for ordinal in task.ordinals]
+        chunks = config.index.chunks(plan.window.groups[list(task.ordinals)])
         if len(chunks) > 1:
             part = config.format.decode_together(
                 [raws[ordinal] for ordinal in task.ordinals],

@@ -38,12 +38,12 @@ import pyarrow.parquet as pq
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
 from ...errors import DataError
 from ...turns import aside
-from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
+from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
 from . import pages as pages_
 from . import rehost, thrift
 from .gather import ChunkValues, gathered_tokens
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
-from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, read_headers, stored_body, unpacked_bound
+from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
 __all__ = [
@@ -72,15 +72,17 @@ _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a
 # ── what it holds ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> int:
+def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """See `Format.decode_cost`.
 
     A chunk of one part may turn out to be one for pyarrow's own reader, and is counted as such. Of a larger one the
     pages are taken to be no larger than half a part, as those of writers that know a page size are.
     """
-    if codec not in pages_.CODECS or size.slots <= one_part_slots():
-        return most_decode_cost(size, dtype=dtype, eos=eos)
-    return _parts_cost(_sized(size, one_part_slots()), dtype, eos)
+    most = most_decode_cost(size, dtype=dtype, eos=eos)
+    if codec not in pages_.CODECS:
+        return most
+    in_parts = _parts_cost(_sized(size, one_part_slots()), dtype, eos)
+    return chosen(size.slots <= one_part_slots(), most, in_parts)
 
 
 def one_part_slots() -> int:
@@ -88,26 +90,24 @@ def one_part_slots() -> int:
     return PART_SLOTS + PART_SLOTS // 2
 
 
-def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """See `Format.most_decode_cost`."""
-    return max(_parts_cost(size, dtype, eos), _pyarrow_cost(size, dtype, eos))
+    return larger(_parts_cost(size, dtype, eos), _pyarrow_cost(size, dtype, eos))
 
 
 def _sized(size: ChunkSize, slots: int) -> ChunkSize:
     """The most that there is in so many slots."""
-    if slots >= size.slots:
-        return size
     unpacked = unpacked_bound(chunk_bytes=size.chunk_bytes, slots=slots, itemsize=size.itemsize)
     return ChunkSize(
-        chunk_bytes=min(size.chunk_bytes, unpacked),
-        slots=slots,
-        tokens=min(size.tokens, slots),
-        rows=min(size.rows, slots),
+        chunk_bytes=chosen(size.slots <= slots, size.chunk_bytes, smaller(size.chunk_bytes, unpacked)),
+        slots=smaller(size.slots, slots),
+        tokens=smaller(size.tokens, slots),
+        rows=smaller(size.rows, slots),
         itemsize=size.itemsize,
     )
 
 
-def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """What `OpenChunk.parts` holds beside the chunk, where no part is larger than this one.
 
     That is the part's pages without their levels, or as many bytes of a dictionary; and beside them either a page that
@@ -115,41 +115,41 @@ def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
     tokens.
     """
     unpacked = unpacked_bound(chunk_bytes=size.chunk_bytes, slots=size.slots, itemsize=size.itemsize)
-    pages = unpacked + (max(size.itemsize, 4) + 2) * size.slots
-    return max(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+    pages = unpacked + (larger(size.itemsize, 4) + 2) * size.slots
+    return larger(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
 
-def _plain_cost(size: ChunkSize, page_bytes: int, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _plain_cost(size: ChunkSize, page_bytes: int, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """The same, where all pages are plain and no larger than this: one of them at a time, and the tokens."""
     pages = page_bytes + size.slots * dtype.itemsize
-    return max(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+    return larger(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
 
-def _listed_cost(size: ChunkSize) -> int:
-    return 64 * size.rows + min(256 * size.rows, 2 << 20)
+def _listed_cost(size: ChunkSize) -> Numbers:
+    return 64 * size.rows + smaller(256 * size.rows, 2 << 20)
 
 
-def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """What pyarrow's own reader holds beside the chunk: a copy of it, the values, two 16-bit levels a slot and a bitmap
     of nulls, all with room for a power of two, and the dictionary or the page that it is at. Row groups that it reads
     together take no more than their sum.
     """
-    room = 2 * size.slots if size.slots <= FRAMED_SLOTS else 1 << (size.slots - 1).bit_length()
+    _, bits = np.frexp(np.subtract(size.slots, 1, dtype=np.float64))  # bits of the number
+    room = chosen(size.slots <= FRAMED_SLOTS, 2 * size.slots, np.left_shift(1, bits, dtype=np.int64))
     read = size.chunk_bytes + room * (size.itemsize + 4) + room // 8 + 2 * size.tokens * size.itemsize
-    return max(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+    return larger(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
 
-def _finished_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _finished_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """What decoded tokens hold while they are cast, and while EOS is put between them."""
     offsets = (size.rows + 1) * 8
-    held = size.tokens * size.itemsize + size.tokens // 8 + offsets + _OBJECTS_BYTES
-    most = held
-    if size.itemsize != dtype.itemsize:
-        cast = size.tokens * dtype.itemsize + offsets + _OBJECTS_BYTES
-        most = max(most, held + cast)
-        held = cast
+    stored = size.tokens * size.itemsize + size.tokens // 8 + offsets + _OBJECTS_BYTES
+    cast = size.tokens * dtype.itemsize + offsets + _OBJECTS_BYTES
+    is_stored = size.itemsize == dtype.itemsize
+    most = chosen(is_stored, stored, stored + cast)
     if eos:  # tokens without EOS, those with, and the offsets that pyarrow joins by
-        most = max(most, held + (size.tokens + size.rows) * dtype.itemsize + 3 * offsets + _OBJECTS_BYTES)
+        held = chosen(is_stored, stored, cast)
+        most = larger(most, held + (size.tokens + size.rows) * dtype.itemsize + 3 * offsets + _OBJECTS_BYTES)
     return most
 
 
@@ -189,7 +189,9 @@ class OpenChunk:
 
     def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
         """See `formats.base.OpenChunk.cost_bytes`."""
-        size = ChunkSize.of_chunk(self.chunk)
+        return int(self._cost(ChunkSize.of_chunk(self.chunk), dtype, eos))
+
+    def _cost(self, size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
         if self.fallback:
             return _pyarrow_cost(size, dtype, eos)
         size = _sized(size, max((sum(page.slots for page in part) for part in self._parts), default=0))
@@ -390,8 +392,8 @@ def decode_together(
     try:
         views = [memoryview(raw).cast("B") for raw in raws]
         planned = [
-            _Planned(view, chunk, *plan_pages(view, chunk, headers))
-            for view, chunk, headers in zip(views, chunks, read_headers(views, chunks), strict=True)
+            _Planned(view, chunk, *plan_pages(view, chunk, known))
+            for view, chunk, known in zip(views, chunks, usual_pages(views, chunks), strict=True)
         ]
         block = _decode_planned(planned, dtype, bound)
         if not _counts_match(block.offsets, chunks):

@@ -30,14 +30,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from ...blocks import IntArray
 from ...errors import DataError
 from ...turns import aside
-from ..base import ColumnChunk
+from ..base import ColumnChunk, Numbers, larger, smaller
 from . import thrift
 
 try:
@@ -55,10 +55,10 @@ __all__ = [
     "Page",
     "open_page",
     "plan_pages",
-    "read_headers",
     "stored_body",
     "unpack_body",
     "unpacked_bound",
+    "usual_pages",
 ]
 
 # parquet.thrift: page types, encodings.
@@ -67,11 +67,9 @@ PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY, BYTE_STREAM_S
 DICTIONARY = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 ENCODINGS = (PLAIN, *DICTIONARY, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT)
 
-Header: TypeAlias = "tuple[dict[int, thrift.Value], int]"  # a page header, and the position after it
-_NO_HEADERS: Mapping[int, Header] = {}
 _ROUNDS = 16  # pages of a chunk: those of small row groups are few
 _MANY = 8  # chunks from which on headers are read faster all at once
-_HEADER = 256  # bytes that are looked at: a header is no longer, or not worth it
+_HEADER_BYTES = 256  # that are looked at: a header is no longer, or not worth it
 
 # Names as pyarrow's codecs have them; "LZ4" is what the format calls LZ4_RAW. LZO and Hadoop's LZ4 are not here.
 CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
@@ -131,18 +129,18 @@ class Body:
 # ------------------------------------------------------------------------------------------------------------ plan
 
 
-def unpacked_bound(*, chunk_bytes: int, slots: int, itemsize: int) -> int:
+def unpacked_bound(*, chunk_bytes: Numbers, slots: Numbers, itemsize: Numbers) -> Numbers:
     """The bytes that a chunk's pages may decompress to, all together; more is taken for damage.
 
     A slot takes an item or an index of at most 4 bytes, and well under 2 bytes of levels: what they leave is enough
     for the dictionary of a vocabulary. In a small row group the dictionary, made for all of them perhaps, may be
     larger than the column; writers keep dictionaries to 1 MiB, and no codec makes one 4 times smaller.
     """
-    return (max(itemsize, 4) + 2) * slots + min(4 * chunk_bytes, 2 << 20)
+    return (larger(itemsize, 4) + 2) * slots + smaller(4 * chunk_bytes, 2 << 20)
 
 
 def plan_pages(
-    raw: memoryview, chunk: ColumnChunk, headers: Mapping[int, Header] = _NO_HEADERS
+    raw: memoryview, chunk: ColumnChunk, known: Mapping[int, Page] | None = None
 ) -> tuple[Page | None, list[Page]]:
     """The dictionary page, if there is one, and the data pages that hold slots, from their headers alone.
 
@@ -151,7 +149,7 @@ def plan_pages(
     Args:
         raw: the chunk's bytes.
         chunk: its entry in the index.
-        headers: those that `read_headers` has read already, by their positions.
+        known: pages that `usual_pages` has found, by the positions of their headers.
     """
     unknown = ""
     if chunk.codec not in CODECS:
@@ -159,18 +157,14 @@ def plan_pages(
     elif chunk.layout.max_definition_level > 255:
         unknown = f"definition levels up to {chunk.layout.max_definition_level}"
     position = _first_page(chunk)
-    allowed = unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=chunk.layout.dtype.itemsize)
+    allowed = int(unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=chunk.layout.dtype.itemsize))
     dictionary: Page | None = None
     pages: list[Page] = []
     slots = number = 0
     while slots < chunk.slots:
-        try:
-            header, start = headers.get(position) or thrift.read_struct(raw, position)
-            page = _page(header, number, start, compressed=chunk.codec != "UNCOMPRESSED")
-        except thrift.ThriftError as error:
-            raise chunk.error(
-                f"page {number} has a damaged header at byte {position} of the column chunk ({error})"
-            ) from error
+        page = known.get(position) if known else None
+        if page is None:
+            page = _read_page(raw, position, number, chunk)
         if page.end > len(raw):
             raise page.error(f"should end at byte {page.end:,}, beyond the column chunk's {len(raw):,} bytes", chunk)
         allowed -= page.unpacked_bytes
@@ -198,58 +192,125 @@ def plan_pages(
     return dictionary, pages
 
 
+def _read_page(raw: memoryview, position: int, number: int, chunk: ColumnChunk) -> Page:
+    try:
+        header, start = thrift.read_struct(raw, position)
+        return _page(header, number, start, compressed=chunk.codec != "UNCOMPRESSED")
+    except thrift.ThriftError as error:
+        raise chunk.error(
+            f"page {number} has a damaged header at byte {position} of the column chunk ({error})"
+        ) from error
+
+
 def _first_page(chunk: ColumnChunk) -> int:
     has_dictionary = 0 <= chunk.dictionary_offset < chunk.data_offset
     return chunk.dictionary_offset if has_dictionary else chunk.data_offset
 
 
-def read_headers(raws: Sequence[memoryview], chunks: Sequence[ColumnChunk]) -> list[dict[int, Header]]:
-    """The headers of column chunks' first pages by their positions, as far as they are read faster for many at once.
+def usual_pages(raws: Sequence[memoryview], chunks: Sequence[ColumnChunk]) -> list[dict[int, Page]]:
+    """The first pages of column chunks by the positions of their headers, as far as these are such as most writers
+    make, and are read faster for many chunks at once. `plan_pages` checks them, and reads what is missing.
 
-    All first pages' are read, then those of the pages behind them, as long as many chunks have more slots. Nothing is
-    checked: that is for `plan_pages`, which reads what is missing.
+    All first pages' are read, then those of the pages behind them, as long as many chunks have more slots.
     """
-    found: list[dict[int, Header]] = [{} for _ in chunks]
+    found: list[dict[int, Page]] = [{} for _ in chunks]
     slots = [0] * len(chunks)
     places = {number: _first_page(chunk) for number, chunk in enumerate(chunks)}
-    for _ in range(_ROUNDS):
+    compressed = chunks[0].codec != "UNCOMPRESSED"
+    for number in range(_ROUNDS):
         if len(places) < _MANY:
             break
-        headers = _read_alike({number: raws[number][place : place + _HEADER] for number, place in places.items()})
+        heads = {at: raws[at][place : place + _HEADER_BYTES] for at, place in places.items()}
         after = {}
-        for number, (header, length) in headers.items():
-            start = places[number] + length
-            found[number][places[number]] = header, start
-            stored_bytes = header.get(3)
-            for data in (header.get(5), header.get(8)):
-                if isinstance(data, dict) and isinstance(count := data.get(1), int):
-                    slots[number] += count
-            if slots[number] < chunks[number].slots and isinstance(stored_bytes, int):
-                after[number] = start + stored_bytes
-        places = {number: place for number, place in after.items() if 0 <= place < len(raws[number])}
+        for at, page in _alike_pages(heads, places, number, compressed).items():
+            found[at][places[at]] = page
+            slots[at] += page.slots if page.kind != DICTIONARY_PAGE else 0
+            if slots[at] < chunks[at].slots and page.end < len(raws[at]):
+                after[at] = page.end
+        places = after
     return found
 
 
-def _read_alike(heads: Mapping[int, memoryview]) -> dict[int, Header]:
-    """The structs that begin these bytes, and their lengths; without those of which there are few alike."""
-    found: dict[int, Header] = {}
+def _alike_pages(
+    heads: Mapping[int, memoryview], places: Mapping[int, int], number: int, compressed: bool
+) -> dict[int, Page]:
+    """The pages whose headers these bytes begin with, and which lie there in their chunks; without those of which there
+    are few alike.
+    """
+    found: dict[int, Page] = {}
     left = list(heads)
     while len(left) >= _MANY:
-        data = np.frombuffer(b"".join(heads[number] for number in left), np.uint8)
-        ends = np.cumsum([len(heads[number]) for number in left])
+        data = np.frombuffer(b"".join([heads[at] for at in left]), np.uint8)
+        ends = np.cumsum([len(heads[at]) for at in left])
         begins = np.append(0, ends[:-1])
         try:
             read = thrift.read_alike(data, begins, ends)
         except thrift.ThriftError:
             return found
-        rows, lengths, alike = read.rows(), (read.ends - begins).tolist(), read.alike.tolist()
-        found |= {
-            number: (row, length) for number, row, length, same in zip(left, rows, lengths, alike, strict=True) if same
-        }
-        if sum(alike) < _MANY:
-            return found
-        left = [number for number, same in zip(left, alike, strict=True) if not same]
+        starts = np.array([places[at] for at in left]) + read.ends - begins
+        pages = _usual_pages(read, number, starts, compressed)
+        found |= {at: page for at, page in zip(left, pages, strict=True) if page is not None}
+        left = [at for at, same in zip(left, read.alike.tolist(), strict=True) if not same]
+        if len(pages) - len(left) < _MANY:
+            break
     return found
+
+
+def _usual_pages(read: thrift.Alike, number: int, starts: IntArray, compressed: bool) -> list[Page | None]:
+    """Pages by headers that are alike; None where `_page` may find something unknown or wrong."""
+    fields, none = read.fields, np.full(len(starts), -1)
+
+    def column(of: thrift.Columns, field: int) -> IntArray:
+        value = of.get(field)
+        return value if isinstance(value, np.ndarray) else none
+
+    kind, page = _kind_of(fields)
+    stored, slots = column(fields, 3), column(page, 1)
+    repetition = definition = 0 * none
+    encoding, packed = column(page, 2), compressed
+    usual = read.alike & (kind >= 0) & (column(fields, 1) == kind) & (not isinstance(fields.get(4), bool))
+    if kind == DATA_PAGE:
+        usual &= (column(page, 3) == RLE) & (column(page, 4) == RLE)
+    elif kind == DATA_PAGE_V2:
+        encoding, definition, repetition = (column(page, field) for field in (4, 5, 6))
+        packed = compressed and page.get(7) is not False
+    unpacked = column(fields, 2) if packed else stored
+    for each in (stored, unpacked, slots, repetition, definition):
+        usual &= (each >= 0) & (each < 1 << 31)
+    usual &= repetition + definition <= stored
+    usual &= np.isin(encoding, ENCODINGS if kind != DICTIONARY_PAGE else (PLAIN, PLAIN_DICTIONARY))
+    has_checksum = isinstance(fields.get(4), np.ndarray)
+    checksums = column(fields, 4) & 0xFFFFFFFF
+    columns = (usual, slots, encoding, starts, starts + stored, unpacked, checksums, repetition, definition)
+    return [
+        Page(
+            number=number,
+            kind=kind,
+            slots=count,
+            encoding=values,
+            start=start,
+            end=end,
+            packed=packed,
+            unpacked_bytes=size,
+            checksum=checksum if has_checksum else None,
+            level_bytes=(first, second),
+            unknown="",
+        )
+        if sound
+        else None
+        for sound, count, values, start, end, size, checksum, first, second in zip(
+            *(each.tolist() for each in columns), strict=True
+        )
+    ]
+
+
+def _kind_of(fields: thrift.Columns) -> tuple[int, thrift.Columns]:
+    """The type of page that a header's fields are of, and the fields of that; (-1, {}) where it is another one."""
+    for field, kind in ((5, DATA_PAGE), (7, DICTIONARY_PAGE), (8, DATA_PAGE_V2)):
+        page = fields.get(field)
+        if isinstance(page, dict):
+            return kind, page
+    return -1, {}
 
 
 def _page(header: dict[int, thrift.Value], number: int, start: int, *, compressed: bool) -> Page:

@@ -32,6 +32,8 @@ __all__ = [
     "LIST",
     "MAX_DEPTH",
     "STRUCT",
+    "Alike",
+    "Columns",
     "Field",
     "Reader",
     "ThriftError",
@@ -51,7 +53,7 @@ TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = r
 MAX_DEPTH = 16
 
 Field: TypeAlias = tuple[int, int, "int | bytes"]
-_Columns: TypeAlias = dict[int, "bool | npt.NDArray[np.int64] | _Columns"]
+Columns: TypeAlias = dict[int, "bool | npt.NDArray[np.int64] | Columns"]
 Value: TypeAlias = Union[bool, int, bytes, list["Value"], dict[int, "Value"]]  # noqa: UP007 (a name in quotes)
 
 
@@ -256,25 +258,9 @@ class Alike:
         alike: which of the structs these are the fields of, shape ``(structs,)``. The others' numbers mean nothing.
     """
 
-    fields: _Columns
+    fields: Columns
     ends: npt.NDArray[np.int64]
     alike: npt.NDArray[np.bool_]
-
-    def rows(self) -> list[dict[int, Value]]:
-        """Each struct's fields."""
-        return _rows(self.fields, len(self.ends))
-
-
-def _rows(columns: _Columns, count: int) -> list[dict[int, Value]]:
-    lists: list[Sequence[Value]] = []
-    for column in columns.values():
-        if isinstance(column, dict):
-            lists.append(_rows(column, count))
-        elif isinstance(column, bool):
-            lists.append([column] * count)
-        else:
-            lists.append(column.tolist())
-    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)] if lists else [{}] * count
 
 
 class _Alike:
@@ -287,10 +273,10 @@ class _Alike:
         self.position = begins
         self.alike = np.ones(len(begins), np.bool_)
 
-    def struct(self, depth: int) -> _Columns:
+    def struct(self, depth: int) -> Columns:
         if depth > MAX_DEPTH:
             raise ThriftError(f"structures nested more than {MAX_DEPTH} deep")
-        fields: _Columns = {}
+        fields: Columns = {}
         field = 0
         while head := self._byte():
             if not head >> 4:
