@@ -155,7 +155,9 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     eos_id = options.eos_id if part.eos_id == "loader" else part.eos_id
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
-    dtype, threads = np.dtype(options.dtype), options.threads
+    dtype, processes = np.dtype(options.dtype), options.processes
+    threads = processes or options.threads
+    assert processes is not None
     assert threads is not None
     storage_options = part.storage_options
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
@@ -203,6 +205,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             threads=threads,
             requests=options.requests or (_REMOTE_REQUESTS if storage.is_remote else threads),
             budget_bytes=options.budget_bytes,
+            processes=processes,
             epochs=options.epochs,
         ),
         window_given=window is not None,

@@ -67,8 +67,9 @@ def group_cost(
     eos = config.eos_id is not None
     decode = config.format.decode_cost(size, codec=codec, dtype=config.held_dtype, eos=eos)
     documents = min(size.rows, inside) + 1 + cuts
-    in_parts = size.slots > config.format.one_part_slots()
-    cutting = text_cost(config, tokens=longest if in_parts else 0, documents=documents)
+    # What was put together, or in another process what was shuffled, beside the place that it goes to.
+    beside = size.slots > config.format.one_part_slots() or config.processes > 0
+    cutting = text_cost(config, tokens=longest if beside else 0, documents=documents)
     return GroupCost(
         fetch=size.chunk_bytes + decode + cutting,
         decode=decode,
