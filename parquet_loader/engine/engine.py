@@ -106,8 +106,8 @@ class _WindowJob:
         """Do a task: the slices that it completes, tokens that were decoded, row groups that fell back."""
         raise NotImplementedError
 
-    def admitted(self) -> None:
-        """All of the window's tasks have been admitted."""
+    def admitted(self, task: TaskPlan) -> None:
+        """A task has been admitted."""
 
     def window_slices(self, slices: list[Slices], blocks: StepBlocks) -> WindowSlices:
         """What all tasks together have cut."""
@@ -183,16 +183,19 @@ class _HelpersJob(_WindowJob):
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._memory: TokenArray | None = None
-        self._counted = False
+        self._counted_bytes = 0
         # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
         self._pieces: dict[int, list[Piece]] = {}
 
-    def admitted(self) -> None:
+    def admitted(self, task: TaskPlan) -> None:
         """See `_WindowJob`."""
+        starts, offsets = self.plan.starts, self.plan.window.offsets
+        inside = np.diff(np.clip(offsets, starts[0], starts[-1]))
+        admitted = int(inside[list(task.ordinals)].sum()) * self.config.held_dtype.itemsize
         with self._lock:
-            self._counted = True
+            self._counted_bytes += admitted
             if self._segment is not None:
-                self._helpers.segments.count(self._segment)
+                self._helpers.segments.count(self._segment, admitted)
 
     def _in_memory(self) -> Segment:
         """The window's segment."""
@@ -200,7 +203,7 @@ class _HelpersJob(_WindowJob):
             if self._segment is None:
                 dtype = self.config.held_dtype
                 size = self.work.tokens * dtype.itemsize
-                self._segment, memory = self._helpers.segments.take(size, counted=self._counted)
+                self._segment, memory = self._helpers.segments.take(size, self._counted_bytes)
                 self._memory = memory.view(dtype)
             return self._segment
 
@@ -389,7 +392,7 @@ def _tasks(
         for task in plan.tasks:
             more = task is not plan.tasks[-1]
             yield Task(functools.partial(job.run, task), task.cost_bytes, more=more, stream=place)
-        job.admitted()  # whoever asks for the next task has had the last one admitted
+            job.admitted(task)  # whoever asks for the next one has had this one admitted
 
 
 def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
@@ -399,14 +402,15 @@ def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
 
 
 def _spare_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
-    """What segments may hold that are not in use: a window's, where there is room for it beside the next window.
+    """What segments may hold beyond what is counted: two windows', where there is room for them beside the next window.
+    One is free as soon as the next one is waited for, whose segment is full of what was in it before.
 
     Args:
         sources: the engine's.
         beyond_bytes: what the budget has beyond the least.
     """
     largest = max(_window_bytes(source) for source in sources)
-    return max(0, min(largest, beyond_bytes - 2 * largest))
+    return max(0, min(2 * largest, beyond_bytes - 2 * largest))
 
 
 def _window_bytes(config: EngineConfig) -> int:

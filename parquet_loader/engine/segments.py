@@ -90,13 +90,13 @@ class SegmentPool:
         self._lent: list[tuple[weakref.ref[_Bytes], Segment]] = []
         self._lock = threading.RLock()
 
-    def take(self, size: int, *, counted: bool) -> tuple[Segment, _Bytes]:
+    def take(self, size: int, counted_bytes: int) -> tuple[Segment, _Bytes]:
         """A segment for a window, and its first bytes, shape ``(size,)``. It comes back by itself, see `collect`, once
         nobody refers to that array or to a view of it.
 
         Args:
             size: bytes of the window.
-            counted: whether all of them are counted by now; see `count`.
+            counted_bytes: how many of them are counted by now; see `count`.
         """
 
         def take() -> tuple[Segment, _Bytes]:
@@ -107,7 +107,7 @@ class SegmentPool:
                 self._free.remove(segment)
                 self._uncounted -= segment.uncounted
                 segment.cut_down(size)
-                segment.uncounted = 0 if counted else segment.touched
+                segment.uncounted = max(0, segment.touched - counted_bytes)
                 self._uncounted += segment.uncounted
             segment.touched = size
             memory = np.frombuffer(segment.memory, np.uint8, size)
@@ -126,12 +126,13 @@ class SegmentPool:
         self.numbers = frozenset(each.number for each in (*self._free, *(each for _, each in self._lent), segment))
         return segment
 
-    def count(self, segment: Segment) -> None:
-        """From here on all of a segment's bytes are counted for its window."""
+    def count(self, segment: Segment, more_bytes: int) -> None:
+        """From here on so many more of a segment's bytes are counted for its window."""
 
         def count() -> None:
-            self._uncounted -= segment.uncounted
-            segment.uncounted = 0
+            counted = min(more_bytes, segment.uncounted)
+            self._uncounted -= counted
+            segment.uncounted -= counted
 
         under(self._lock, count)
 
