@@ -14,6 +14,7 @@ import numpy as np
 
 from .checkpoint import SetIdentity
 from .engine.config import EngineConfig
+from .engine.processes import check_storage
 from .errors import ConfigError, DataError
 from .formats.parquet import PARQUET
 from .index.build import index_storage
@@ -163,6 +164,8 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
         storage_options = options.storage_options
     storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds)
+    if processes:
+        check_storage(storage, processes)
     if part.index is None:
         index = index_storage(storage, column=column, cache_dir=options.cache_dir, budget_bytes=options.budget_bytes)
     else:

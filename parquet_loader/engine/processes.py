@@ -26,12 +26,14 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import ConfigError, HelperError, LoaderClosedError
 from ..interrupts import under
+from ..storage.base import Storage
+from ..storage.remote import FsspecStorage
 from . import wire
 from .segments import Segment, SegmentPool, new_file
 from .wire import Answer, BandWork, ClosedError, Request, Wire
 from .work import Hold, SourceWork, TaskWork, WindowWork
 
-__all__ = ["Connection", "Helpers"]
+__all__ = ["Connection", "Helpers", "check_storage"]
 
 # What a helper runs. `python -m` would take it for a command, and the loader's process may have found the package, or a
 # user's storage, in a place of its own.
@@ -163,6 +165,23 @@ def _error_of(failed: wire.Failed) -> BaseException:
     return error
 
 
+def check_storage(storage: Storage, processes: int) -> None:
+    """Refuse a storage that no other process can open."""
+    instead = f"processes={processes} cannot read {storage.root}"
+    if isinstance(storage, FsspecStorage) and storage.is_in_memory:
+        raise ConfigError(f"{instead}: it is in this process's memory; use threads, or copy the files to a disk")
+    kind = type(storage)
+    if kind.__module__ == "__main__":
+        raise ConfigError(
+            f"{instead}: they import no main module, in which its class {kind.__qualname__} is; put that into a module "
+            "of its own, or use threads"
+        )
+    try:
+        pickle.dumps(storage)
+    except Exception as error:
+        raise ConfigError(f"{instead}: a {kind.__qualname__} cannot be pickled ({error}); use threads") from error
+
+
 class Helpers:
     """The helpers of an engine. They start with the first request, and end with `end`.
 
@@ -205,12 +224,7 @@ class Helpers:
         return found
 
     def _start(self) -> None:
-        try:
-            setup = pickle.dumps(list(self._sources), protocol=5)
-        except Exception as error:
-            raise ConfigError(
-                f"processes={self._count} needs a storage that can be pickled ({error}); use threads"
-            ) from error
+        setup = pickle.dumps(list(self._sources), protocol=5)
         file = new_file()
         try:
             left = memoryview(setup)

@@ -58,7 +58,7 @@ class Segment:
         self.touched = 0
         self.uncounted = 0
         self.file = new_file()
-        self._close = weakref.finalize(self, os.close, self.file)
+        weakref.finalize(self, os.close, self.file).atexit = False  # when threads may still send it
         os.ftruncate(self.file, size)
         self.memory = mmap.mmap(self.file, size, access=mmap.ACCESS_READ)
 

@@ -164,7 +164,7 @@ class Wire:
             self._end.sendall(memoryview(head)[sent:])
             for piece in pieces[1:]:
                 self._end.sendall(piece)
-        except OSError as error:
+        except ConnectionError as error:
             raise ClosedError from error
 
     def wait(self, seconds: float) -> bool:
@@ -203,7 +203,7 @@ class Wire:
             except BlockingIOError:
                 self.idle()
                 continue
-            except OSError as error:
+            except ConnectionError as error:
                 raise ClosedError from error
             if not count:
                 raise ClosedError
