@@ -37,6 +37,7 @@ __all__ = [
 
 _MAX_DEFAULT_THREADS = 4
 _MOST_THREADS = 1024  # more would only take memory
+_MOST_PROCESSES = 64  # each takes tens of megabytes
 _MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 DType = str | np.dtype[np.integer] | type[np.integer]
@@ -67,6 +68,7 @@ class LoaderKeywords(TypedDict, total=False):
     skip_batches: int
     budget_bytes: int
     threads: int | None
+    processes: int | None
     requests: int | None
     retry_seconds: float
     dtype: DType
@@ -103,6 +105,7 @@ class LoaderOptions:
     skip_batches: int = 0
     budget_bytes: int = 2 << 30
     threads: int | None = None
+    processes: int | None = 0
     requests: int | None = None
     retry_seconds: float = RETRY_SECONDS
     dtype: DType = "int32"
@@ -122,6 +125,7 @@ class LoaderOptions:
             "strict": boolean("strict", self.strict),
             "overlap": integer("overlap", self.overlap, 0, 1),
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
+            "processes": integer("processes", self.processes or 0, 0, _MOST_PROCESSES),
             "dtype": _token_dtype(self.dtype),
         }
         bounds = {

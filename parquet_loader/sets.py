@@ -14,6 +14,7 @@ import numpy as np
 
 from .checkpoint import SetIdentity
 from .engine.config import EngineConfig
+from .engine.processes import check_storage
 from .errors import ConfigError, DataError
 from .formats.parquet import PARQUET
 from .index.build import index_storage
@@ -155,12 +156,16 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     eos_id = options.eos_id if part.eos_id == "loader" else part.eos_id
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
-    dtype, threads = np.dtype(options.dtype), options.threads
+    dtype, processes = np.dtype(options.dtype), options.processes
+    threads = processes or options.threads
+    assert processes is not None
     assert threads is not None
     storage_options = part.storage_options
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
         storage_options = options.storage_options
     storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds)
+    if processes:
+        check_storage(storage, processes)
     if part.index is None:
         index = index_storage(storage, column=column, cache_dir=options.cache_dir, budget_bytes=options.budget_bytes)
     else:
@@ -203,6 +208,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             threads=threads,
             requests=options.requests or (_REMOTE_REQUESTS if storage.is_remote else threads),
             budget_bytes=options.budget_bytes,
+            processes=processes,
             epochs=options.epochs,
         ),
         window_given=window is not None,

@@ -86,8 +86,9 @@ def group_costs(
         )
         decode = np.where(codec == each, cost, decode)
     documents = np.minimum(size.rows, inside) + 1 + cuts
-    in_parts = np.greater(size.slots, config.format.one_part_slots())
-    cutting = text_cost(config, tokens=np.where(in_parts, longest, 0), documents=documents)
+    # What was put together, or in another process what was shuffled, beside the place that it goes to.
+    beside = np.greater(size.slots, config.format.one_part_slots()) | (config.processes > 0)
+    cutting = text_cost(config, tokens=np.where(beside, longest, 0), documents=documents)
     fetch = size.chunk_bytes + decode + cutting
     # Where documents begin is there twice while the bands' are put together.
     slices = inside * config.held_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES

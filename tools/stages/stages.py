@@ -10,7 +10,6 @@ add to it. The set is the one of `tools/scaling/scaling.py`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from parquet_loader import ParquetLoader
-from parquet_loader.engine import engine, pack, slices
+from parquet_loader.engine import engine, pack, slices, work
 from parquet_loader.engine.config import Counters, EngineConfig
 from parquet_loader.engine.prefetch import Budget
 from parquet_loader.engine.reserve import Reserve
@@ -30,6 +29,7 @@ from parquet_loader.formats.parquet import PARQUET, decode, pages, values
 from parquet_loader.order import order
 from parquet_loader.order.order import Window
 from parquet_loader.storage import local
+from parquet_loader.turns import Decoders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scaling"))
 from scaling_data import ENCODINGS, PRETOKENIZE, SetSpec, generate
@@ -53,8 +53,8 @@ CLOCKS: list[tuple[str, Any, str]] = [
     ("cut: random words", order, "random_words"),
     ("cut: argsort", order, "stable_argsort"),
     ("cut: move documents", slices, "permuted"),
-    ("the rest of cutting", engine, "cut_band"),
-    ("parts to bands", engine._WindowJob, "_cut_from"),
+    ("the rest of cutting", work, "cut_band"),
+    ("parts to bands", work._Run, "_cut_from"),
     ("plan", engine, "plan_window"),
     ("rows: copy", pack, "_copy"),
 ]
@@ -92,7 +92,7 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     config = loader._config
     budget = Budget(1 << 60)
     budget.held_bytes = 1 << 59  # whatever is given back
-    shared = engine._Shared(budget, Counters(), contextlib.nullcontext(), threading.Event(), Reserve(0, budget))
+    shared = engine._Shared(budget, Counters(), Decoders(1), threading.Event(), Reserve(0, budget))
     clocks.seconds.clear()
     kept: list[object] = []
     begin = time.perf_counter()
