@@ -15,8 +15,8 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -90,6 +90,16 @@ class WindowWork:
             first_lane=config.first,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A dataclass with slots takes longer to pickle than its numbers do.
+        numbers = [[getattr(band, name) for name in _BAND] for band in self.bands]
+        return _window_work, (
+            (self.source, self.window.epoch, self.window.number, self.window.before, self.first_lane),
+            self.starts,
+            (self.spans.origin, self.spans.width, self.spans.begins, self.spans.ends),
+            np.array(numbers, np.int64),
+        )
+
     @property
     def tokens(self) -> int:
         """Tokens of all lanes."""
@@ -125,8 +135,26 @@ class WindowWork:
         return Slices(first=0, rectangles=rectangles, documents=np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class FileRead:
+_BAND = tuple(each.name for each in fields(Band))
+
+
+def _window_work(
+    numbers: tuple[int, ...], starts: IntArray, spans: tuple[int, int, IntArray, IntArray], bands: IntArray
+) -> WindowWork:
+    source, epoch, number, before, first_lane = numbers
+    none = np.empty(0, np.int64)
+    origin, width, begins, ends = spans
+    return WindowWork(
+        source=source,
+        window=Window(epoch=epoch, number=number, groups=none, offsets=none, before=before),
+        starts=starts,
+        spans=Spans(origin=origin, width=width, begins=begins, ends=ends),
+        bands=tuple(Band(**dict(zip(_BAND, each, strict=True))) for each in bands.tolist()),
+        first_lane=first_lane,
+    )
+
+
+class FileRead(NamedTuple):
     """One read: a byte range of a file, and which of the task's row groups lie in it."""
 
     file: FileInfo
@@ -135,8 +163,7 @@ class FileRead:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWork:
+class TaskWork(NamedTuple):
     """A task.
 
     Attributes:
