@@ -14,7 +14,6 @@ shuffled slices, and each is counted.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import os
 import threading
@@ -28,6 +27,7 @@ import pyarrow as pa
 from ..blocks import IntArray, TokenArray
 from ..errors import LoaderClosedError
 from ..order.order import Order, StepBlocks, Window
+from ..turns import Decoders
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
@@ -67,7 +67,7 @@ class _Shared:
 
     budget: Budget
     counters: Counters
-    decoders: contextlib.AbstractContextManager[object]
+    decoders: Decoders
     stop: threading.Event
     reserve: Reserve
     helpers: Helpers | None = None
@@ -290,8 +290,6 @@ class Engine:
         self.budget.acquire(max(map(kept_by_threads, sources)) + reserved_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
         requests = max(source.requests for source in sources)
-        spare = requests > general.threads
-        decoders = threading.Semaphore(general.threads) if spare else contextlib.nullcontext()
         workers = max(general.threads, requests)
         helpers = self._helpers = None
         give_back = self.budget.release
@@ -302,10 +300,15 @@ class Engine:
             give_back = functools.partial(_give_back, self.budget, segments)
             self._helpers = helpers
         self._shared = _Shared(
-            self.budget, counters, decoders, threading.Event(), Reserve(reserve, self.budget), helpers
+            self.budget,
+            counters,
+            Decoders(general.threads),
+            threading.Event(),
+            Reserve(reserve, self.budget),
+            helpers,
         )
         self._prefetcher = Prefetcher(
-            _tasks(sources, demand, self._shared),
+            _tasks(sources, demand, self._shared, general.budget_bytes - least_bytes),
             self.budget,
             threads=workers,
             ahead_bytes=_AHEAD_BYTES,
@@ -378,11 +381,11 @@ def _windows_of(
 
 
 def _tasks(
-    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window]], shared: _Shared
+    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window]], shared: _Shared, spare_bytes: int = 0
 ) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
     """The tasks of windows. A function, so that it keeps no engine alive."""
     for place, window in demand:
-        plan = plan_window(sources[place], window)
+        plan = plan_window(sources[place], window, spare_bytes)
         # Where the window has no token for these lanes, there are no tasks.
         job: _WindowJob
         if shared.helpers is None:

@@ -198,6 +198,8 @@ class _Group(NamedTuple):
         The tokens beyond ``seq_len`` are those that follow in the text.
         """
         low, high = self.position + filled, min(self.position + seq_len, self.stop)
+        if not filled and low // blocks.length == (high - 1) // blocks.length:  # as nearly always
+            return [(0, blocks.text_of(low), self.stop - low, False)]
         beyond = self.stop - high
         pieces = blocks.pieces(low, high) if low < high else [(high, blocks.text_of(high - 1) + 1, 0)]
         last = len(pieces) - 1

@@ -27,7 +27,7 @@ from ..order.order import Order, Window
 from ..storage.base import FileInfo, Storage
 from .config import EngineConfig
 from .plan import TaskPlan, WindowPlan
-from .slices import Band, Slices, Spans, cut_band, equal_stretches
+from .slices import Band, Slices, Spans, cut_band
 
 __all__ = ["FileRead", "Hold", "Results", "SourceWork", "TaskWork", "WindowWork", "run_task"]
 
@@ -129,7 +129,7 @@ class WindowWork:
         lengths = np.diff(cuts)
         rectangles = [
             (low, high, int(begins[low]), tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, -1))
-            for low, high in equal_stretches(begins, lengths)
+            for low, high in self.spans.stretches(0, len(begins))
             if lengths[low]
         ]
         return Slices(first=0, rectangles=rectangles, documents=np.empty(0, np.int64))
@@ -193,7 +193,7 @@ class TaskWork(NamedTuple):
                 )
                 for read in task.reads
             ),
-            chunks=tuple(index.chunk(int(groups[ordinal])) for ordinal in task.ordinals),
+            chunks=tuple(index.chunks(groups[list(task.ordinals)])),
             origins=tuple(int(offsets[ordinal]) for ordinal in task.ordinals),
             decode_bytes=tuple(plan.costs[ordinal].decode for ordinal in task.ordinals),
         )
