@@ -96,7 +96,7 @@ class WindowWork:
         return _window_work, (
             (self.source, self.window.epoch, self.window.number, self.window.before, self.first_lane),
             self.starts,
-            (self.spans.origin, self.spans.width, self.spans.begins, self.spans.ends),
+            {name: getattr(self.spans, name) for name in _SPANS},
             np.array(numbers, np.int64),
         )
 
@@ -125,30 +125,27 @@ class WindowWork:
 
     def whole(self, tokens: TokenArray) -> Slices:
         """All lanes' slices, without their documents, where their tokens lie one after another, shape ``(tokens,)``."""
-        begins, cuts = self.spans.begins, self.starts - self.starts[0]
-        lengths = np.diff(cuts)
+        begins, cuts = self.spans.begins.tolist(), (self.starts - self.starts[0]).tolist()
         rectangles = [
-            (low, high, int(begins[low]), tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, -1))
+            (low, high, begins[low], tokens[cuts[low] : cuts[high]].reshape(high - low, -1))
             for low, high in self.spans.stretches(0, len(begins))
-            if lengths[low]
+            if cuts[low] < cuts[high]
         ]
         return Slices(first=0, rectangles=rectangles, documents=np.empty(0, np.int64))
 
 
 _BAND = tuple(each.name for each in fields(Band))
+_SPANS = tuple(each.name for each in fields(Spans))
 
 
-def _window_work(
-    numbers: tuple[int, ...], starts: IntArray, spans: tuple[int, int, IntArray, IntArray], bands: IntArray
-) -> WindowWork:
+def _window_work(numbers: tuple[int, ...], starts: IntArray, spans: dict[str, Any], bands: IntArray) -> WindowWork:
     source, epoch, number, before, first_lane = numbers
     none = np.empty(0, np.int64)
-    origin, width, begins, ends = spans
     return WindowWork(
         source=source,
         window=Window(epoch=epoch, number=number, groups=none, offsets=none, before=before),
         starts=starts,
-        spans=Spans(origin=origin, width=width, begins=begins, ends=ends),
+        spans=Spans(**spans),
         bands=tuple(Band(**dict(zip(_BAND, each, strict=True))) for each in bands.tolist()),
         first_lane=first_lane,
     )
