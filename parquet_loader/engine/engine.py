@@ -184,14 +184,14 @@ class _HelpersJob(_WindowJob):
         self._segment: Segment | None = None
         self._memory: TokenArray | None = None
         self._counted_bytes = 0
+        starts = plan.starts
+        self._tokens = np.diff(np.clip(plan.window.offsets, starts[0], starts[-1])).tolist()  # of each row group
         # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
         self._pieces: dict[int, list[Piece]] = {}
 
     def admitted(self, task: TaskPlan) -> None:
         """See `_WindowJob`."""
-        starts, offsets = self.plan.starts, self.plan.window.offsets
-        inside = np.diff(np.clip(offsets, starts[0], starts[-1]))
-        admitted = int(inside[list(task.ordinals)].sum()) * self.config.held_dtype.itemsize
+        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_dtype.itemsize
         with self._lock:
             self._counted_bytes += admitted
             if self._segment is not None:
@@ -202,7 +202,7 @@ class _HelpersJob(_WindowJob):
         with self._lock:
             if self._segment is None:
                 dtype = self.config.held_dtype
-                size = self.work.tokens * dtype.itemsize
+                size = sum(self._tokens) * dtype.itemsize
                 self._segment, memory = self._helpers.segments.take(size, self._counted_bytes)
                 self._memory = memory.view(dtype)
             return self._segment

@@ -2,7 +2,9 @@
 
 A message is a pickled value. Arrays in it travel beside the pickle, and arrive in memory of their own:
 
-    │ sizes: how many, and of each │ pickle │ array │ array │ ...          descriptors come with the first byte
+    │ how many pieces, and bytes │ bytes of each piece │ pickle │ array │ array │ ...
+
+Descriptors come with the first byte.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .work import TaskWork, WindowWork
 
 __all__ = ["Answer", "BandWork", "ClosedError", "Failed", "Hold", "Logged", "Piece", "Release", "Request", "Wire"]
 
-_COUNT = struct.Struct("<I")
+_HEAD = struct.Struct("<QQ")
 _MOST_DESCRIPTORS = 1
 
 
@@ -154,16 +156,16 @@ class Wire:
         """
         beside: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(message, protocol=5, buffer_callback=beside.append)
-        pieces = [memoryview(pickled), *(each.raw() for each in beside)]
-        sizes = struct.pack(f"<{len(pieces)}Q", *(piece.nbytes for piece in pieces))
-        head = b"".join((_COUNT.pack(len(pieces)), sizes, pickled))
+        arrays = [each.raw() for each in beside]
+        sizes = struct.pack(f"<{len(arrays) + 1}Q", len(pickled), *(each.nbytes for each in arrays))
+        rest = len(sizes) + len(pickled) + sum(each.nbytes for each in arrays)
+        pieces = [memoryview(_HEAD.pack(len(arrays) + 1, rest) + sizes + pickled), *arrays]
         try:
-            sent = 0
-            if descriptors:
-                sent = socket.send_fds(self._end, [head], descriptors)
-            self._end.sendall(memoryview(head)[sent:])
-            for piece in pieces[1:]:
-                self._end.sendall(piece)
+            sent = self._end.sendmsg(pieces, _with(descriptors))
+            for piece in pieces:  # nearly always all of it has been sent
+                if sent < piece.nbytes:
+                    self._end.sendall(piece[sent:])
+                sent = max(0, sent - piece.nbytes)
         except ConnectionError as error:
             raise ClosedError from error
 
@@ -180,13 +182,12 @@ class Wire:
             ClosedError: none will come.
         """
         descriptors: list[int] = []
-        (count,) = _COUNT.unpack(self._read(_COUNT.size, descriptors))
-        sizes = struct.unpack(f"<{count}Q", self._read(8 * count))
-        rest = memoryview(self._read(sum(sizes)))
-        pieces, begin = [], 0
-        for size in sizes:
-            pieces.append(rest[begin : begin + size])
-            begin += size
+        count, size = _HEAD.unpack(self._read(_HEAD.size, descriptors))
+        rest = memoryview(self._read(size))
+        pieces, begin = [], 8 * count
+        for each in struct.unpack_from(f"<{count}Q", rest):
+            pieces.append(rest[begin : begin + each])
+            begin += each
         return pickle.loads(pieces[0], buffers=pieces[1:]), descriptors
 
     def _read(self, size: int, descriptors: list[int] | None = None) -> bytearray:
@@ -209,3 +210,10 @@ class Wire:
                 raise ClosedError
             left = left[count:]
         return data
+
+
+def _with(descriptors: Sequence[int]) -> list[tuple[int, int, bytes]]:
+    """What makes a message bring descriptors."""
+    if not descriptors:
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]

@@ -15,8 +15,8 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -90,6 +90,16 @@ class WindowWork:
             first_lane=config.first,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A dataclass with slots takes longer to pickle than its numbers do.
+        numbers = [[getattr(band, name) for name in _BAND] for band in self.bands]
+        return _window_work, (
+            (self.source, self.window.epoch, self.window.number, self.window.before, self.first_lane),
+            self.starts,
+            {name: getattr(self.spans, name) for name in _SPANS},
+            np.array(numbers, np.int64),
+        )
+
     @property
     def tokens(self) -> int:
         """Tokens of all lanes."""
@@ -115,18 +125,33 @@ class WindowWork:
 
     def whole(self, tokens: TokenArray) -> Slices:
         """All lanes' slices, without their documents, where their tokens lie one after another, shape ``(tokens,)``."""
-        begins, cuts = self.spans.begins, self.starts - self.starts[0]
-        lengths = np.diff(cuts)
+        begins, cuts = self.spans.begins.tolist(), (self.starts - self.starts[0]).tolist()
         rectangles = [
-            (low, high, int(begins[low]), tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, -1))
+            (low, high, begins[low], tokens[cuts[low] : cuts[high]].reshape(high - low, -1))
             for low, high in self.spans.stretches(0, len(begins))
-            if lengths[low]
+            if cuts[low] < cuts[high]
         ]
         return Slices(first=0, rectangles=rectangles, documents=np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class FileRead:
+_BAND = tuple(each.name for each in fields(Band))
+_SPANS = tuple(each.name for each in fields(Spans))
+
+
+def _window_work(numbers: tuple[int, ...], starts: IntArray, spans: dict[str, Any], bands: IntArray) -> WindowWork:
+    source, epoch, number, before, first_lane = numbers
+    none = np.empty(0, np.int64)
+    return WindowWork(
+        source=source,
+        window=Window(epoch=epoch, number=number, groups=none, offsets=none, before=before),
+        starts=starts,
+        spans=Spans(**spans),
+        bands=tuple(Band(**dict(zip(_BAND, each, strict=True))) for each in bands.tolist()),
+        first_lane=first_lane,
+    )
+
+
+class FileRead(NamedTuple):
     """One read: a byte range of a file, and which of the task's row groups lie in it."""
 
     file: FileInfo
@@ -135,8 +160,7 @@ class FileRead:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWork:
+class TaskWork(NamedTuple):
     """A task.
 
     Attributes:
