@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+from ..blocks import IntArray
 from ..formats.base import CODEC_NAMES, ChunkSize
 from .config import EngineConfig
 from .slices import BAND_TOKENS, MOST_BAND_TOKENS
@@ -14,16 +16,22 @@ from .slices import BAND_TOKENS, MOST_BAND_TOKENS
 __all__ = [
     "TASK_BYTES",
     "GroupCost",
-    "group_cost",
+    "group_costs",
     "kept_by_threads",
     "required_bytes",
     "required_together",
     "reserve_bytes",
+    "task_bytes",
     "text_cost",
 ]
 
-# Row groups that follow each other and hold less than this together are one task: tiny ones do not cost a task each.
+NumbersT = TypeVar("NumbersT", int, IntArray)
+
+# Row groups that follow each other and hold less than this together are one task: small ones do not cost a task each.
+# Any budget has room for it; where there is more, tasks are larger.
 TASK_BYTES = 4 << 20
+# The most: about a million tokens, of which Python's part of a task does not count.
+_MOST_TASK_BYTES = 32 << 20
 _BORDER_BYTES = 8
 _OBJECTS_BYTES = 1 << 10  # the Python objects around the arrays of a part or a band
 
@@ -50,39 +58,65 @@ class GroupCost:
         return self.fetch + self.text + self.slices
 
 
-def group_cost(
-    config: EngineConfig, size: ChunkSize, *, codec: str, inside: int, longest: int, text: int, cuts: int
-) -> GroupCost:
-    """The cost of a row group; it never falls where a number rises, among row groups of one part and among others.
+def group_costs(
+    config: EngineConfig,
+    size: ChunkSize,
+    *,
+    codec: IntArray,
+    inside: IntArray,
+    longest: IntArray,
+    text: IntArray,
+    cuts: IntArray,
+) -> list[GroupCost]:
+    """The costs of row groups; none falls where a number rises, among row groups of one part and among others.
 
     Args:
-        config: what it is decoded for.
-        size: of its chunk.
-        codec: its compression.
-        inside: tokens of it that the lanes take.
+        config: what they are decoded for.
+        size: of their chunks.
+        codec: their compressions, as the index has them.
+        inside: tokens of each that the lanes take.
         longest: those of the largest band that lies in it alone.
         text: `text_cost` of the bands that begin in it and go on in others.
         cuts: lane borders that fall in it.
     """
-    eos = config.eos_id is not None
-    decode = config.format.decode_cost(size, codec=codec, dtype=config.held_dtype, eos=eos)
-    documents = min(size.rows, inside) + 1 + cuts
-    in_parts = size.slots > config.format.one_part_slots()
-    cutting = text_cost(config, tokens=longest if in_parts else 0, documents=documents)
-    return GroupCost(
-        fetch=size.chunk_bytes + decode + cutting,
-        decode=decode,
-        text=text,
-        # Where documents begin is there twice while the bands' are put together.
-        slices=inside * config.held_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES,
-    )
+    decode = np.zeros(len(inside), np.int64)
+    for each in np.unique(codec).tolist():
+        cost = config.format.decode_cost(
+            size, codec=CODEC_NAMES[each], dtype=config.held_dtype, eos=config.eos_id is not None
+        )
+        decode = np.where(codec == each, cost, decode)
+    documents = np.minimum(size.rows, inside) + 1 + cuts
+    in_parts = np.greater(size.slots, config.format.one_part_slots())
+    cutting = text_cost(config, tokens=np.where(in_parts, longest, 0), documents=documents)
+    fetch = size.chunk_bytes + decode + cutting
+    # Where documents begin is there twice while the bands' are put together.
+    slices = inside * config.held_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES
+    return [
+        GroupCost(*numbers) for numbers in zip(*(each.tolist() for each in (fetch, decode, text, slices)), strict=True)
+    ]
 
 
-def text_cost(config: EngineConfig, *, tokens: int, documents: int) -> int:
+def text_cost(config: EngineConfig, *, tokens: NumbersT, documents: NumbersT) -> NumbersT:
     """What the text of a band holds until it has been cut. Cutting makes borders, words, a permutation and offsets,
     several of them at the same time.
     """
     return tokens * config.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+
+
+def task_bytes(config: EngineConfig, spare_bytes: int, window_bytes: int) -> int:
+    """What row groups that are one task hold at most, unless they are one alone.
+
+    Tasks of all threads together take no more than half of what the budget can spare, and a window is enough of them
+    for each thread to have one.
+
+    Args:
+        config: what they are decoded for.
+        spare_bytes: what the budget has beyond the least.
+        window_bytes: what the window's row groups hold, all together.
+    """
+    workers = max(config.threads, config.requests)
+    most = min(TASK_BYTES + spare_bytes // (2 * workers), _MOST_TASK_BYTES)
+    return max(TASK_BYTES, min(most, window_bytes // workers))
 
 
 def required_bytes(config: EngineConfig, window: int) -> int:
@@ -167,10 +201,18 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
     for size in _largest(config):
         inside = min(size.tokens + size.rows, share)
         longest = min(inside, max(MOST_BAND_TOKENS, lane))
-        for codec in np.unique(index.codec):
-            name = CODEC_NAMES[codec]
-            cost = group_cost(config, size, codec=name, inside=inside, longest=longest, text=0, cuts=lanes + 1)
-            fetch = max(fetch, cost.fetch)
+        codecs = np.unique(index.codec)
+        of_each = np.ones_like(codecs)
+        costs = group_costs(
+            config,
+            size,
+            codec=codecs,
+            inside=inside * of_each,
+            longest=longest * of_each,
+            text=0 * of_each,
+            cuts=(lanes + 1) * of_each,
+        )
+        fetch = max(fetch, *(cost.fetch for cost in costs))
     return _Needed(slices=slices, working=across + max(fetch + across, 2 * TASK_BYTES))
 
 
@@ -187,7 +229,7 @@ def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
         size = _largest(config)[-1]
         if size.slots > config.format.one_part_slots():
             eos = config.eos_id is not None
-            most = max(most, config.format.most_decode_cost(size, dtype=config.held_dtype, eos=eos))
+            most = max(most, int(config.format.most_decode_cost(size, dtype=config.held_dtype, eos=eos)))
     if not most:
         return 0
     return min(most, max(0, configs[0].budget_bytes - least_bytes) // 2)

@@ -114,7 +114,7 @@ class _WindowJob:
     def _decode(self, task: TaskPlan, raws: Mapping[int, memoryview], slices: list[Slices]) -> tuple[int, int]:
         """Decode row groups and cut from them; returns (tokens that were decoded, row groups that fell back)."""
         config, plan = self._config, self.plan
-        chunks = [config.index.chunk(int(plan.window.groups[ordinal])) for ordinal in task.ordinals]
+        chunks = config.index.chunks(plan.window.groups[list(task.ordinals)])
         if len(chunks) > 1:
             part = config.format.decode_together(
                 [raws[ordinal] for ordinal in task.ordinals],
@@ -247,7 +247,7 @@ class Engine:
         self._shared = _Shared(self.budget, counters, decoders, threading.Event(), Reserve(reserve, self.budget))
         workers = max(general.threads, requests)
         self._prefetcher = Prefetcher(
-            _tasks(sources, demand, self._shared),
+            _tasks(sources, demand, self._shared, general.budget_bytes - least_bytes),
             self.budget,
             threads=workers,
             ahead_bytes=_AHEAD_BYTES,
@@ -271,7 +271,7 @@ class Engine:
     def rows(
         self,
         source: int,
-        positions: IntArray,
+        positions: IntArray | int,
         seq_len: int,
         overlap: int,
         *,
@@ -313,11 +313,11 @@ def _windows_of(
 
 
 def _tasks(
-    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window]], shared: _Shared
+    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window]], shared: _Shared, spare_bytes: int = 0
 ) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
     """The tasks of windows. A function, so that it keeps no engine alive."""
     for place, window in demand:
-        plan = plan_window(sources[place], window)
+        plan = plan_window(sources[place], window, spare_bytes)
         # Where the window has no token for these lanes, there are no tasks.
         job = _WindowJob(sources[place], plan, shared)
         for task in plan.tasks:

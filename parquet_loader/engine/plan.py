@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..blocks import IntArray
-from ..formats.base import CODEC_NAMES, ChunkSize
+from ..formats.base import ChunkSize
 from ..index.index import DatasetIndex
 from ..order.order import Window
 from .config import EngineConfig
-from .cost import TASK_BYTES, GroupCost, group_cost, text_cost
+from .cost import TASK_BYTES, GroupCost, group_costs, task_bytes, text_cost
 from .slices import Band, Spans, plan_bands, slice_spans
 
 __all__ = ["Read", "TaskPlan", "WindowPlan", "plan_window"]
@@ -72,47 +72,52 @@ class WindowPlan:
     tasks: tuple[TaskPlan, ...]
 
 
-def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
-    """Which row groups of a window the lanes need, in which tasks, at which cost."""
-    index, offsets = config.index, window.offsets
+def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> WindowPlan:
+    """Which row groups of a window the lanes need, in which tasks, at which cost.
+
+    Args:
+        config: what they are read and decoded for.
+        window: the window.
+        spare_bytes: what the budget has beyond the least; see `cost.task_bytes`.
+    """
+    index, groups = config.index, window.groups
     starts = window.slice_starts(config.order.lanes, config.first, config.last)
-    bands = plan_bands(starts, offsets, config.first)
-    inside = np.diff(np.clip(offsets, starts[0], starts[-1])).tolist()
-    cuts = np.diff(np.searchsorted(starts, offsets)).tolist()
-    rows = index.rows[window.groups].tolist()
-    longest, text = [0] * len(inside), [0] * len(inside)  # of bands in a row group, and of those that go on from it
+    bands = plan_bands(starts, window.offsets, config.first)
+    rows, offsets = index.rows[groups], window.offsets.tolist()
+    rows_of = rows.tolist()
+    longest, text = [0] * len(groups), [0] * len(groups)  # of bands in a row group, and of those that go on from it
     texts: dict[Band, int] = {}
     for band in bands:
         taken = {
             ordinal: tokens
             for ordinal in band.groups
-            if (tokens := min(band.end, int(offsets[ordinal + 1])) - max(band.begin, int(offsets[ordinal])))
+            if (tokens := min(band.end, offsets[ordinal + 1]) - max(band.begin, offsets[ordinal]))
         }
         first = next(iter(taken))
         if len(taken) == 1:
             longest[first] = max(longest[first], taken[first])
         else:
-            documents = sum(min(rows[ordinal], tokens) + 1 for ordinal, tokens in taken.items())
+            documents = sum(min(rows_of[ordinal], tokens) + 1 for ordinal, tokens in taken.items())
             documents += band.last_lane - band.first_lane + 1
             texts[band] = text_cost(config, tokens=band.end - band.begin, documents=documents)
             text[first] += texts[band]
-    costs = {
-        ordinal: group_cost(
-            config,
-            _size_of(index, group),
-            codec=CODEC_NAMES[int(index.codec[group])],
-            inside=inside[ordinal],
-            longest=longest[ordinal],
-            text=text[ordinal],
-            cuts=cuts[ordinal],
-        )
-        for ordinal, group in enumerate(window.groups.tolist())
-        if inside[ordinal]
-    }
+    clipped = np.clip(window.offsets, starts[0], starts[-1])
+    inside = clipped[1:] - clipped[:-1]
+    each = group_costs(
+        config,
+        _size_of(index, groups),
+        codec=index.codec[groups],
+        inside=inside,
+        longest=np.array(longest),
+        text=np.array(text),
+        cuts=np.diff(np.searchsorted(starts, window.offsets)),
+    )
+    costs = {ordinal: each[ordinal] for ordinal in inside.nonzero()[0].tolist()}
     together: list[list[int]] = []
-    size = TASK_BYTES
+    most = task_bytes(config, spare_bytes, sum(cost.total for cost in costs.values()))
+    size = most
     for ordinal, cost in costs.items():
-        if size + cost.total > TASK_BYTES:
+        if size + cost.total > most:
             together.append([])
             size = 0
         together[-1].append(ordinal)
@@ -128,32 +133,35 @@ def plan_window(config: EngineConfig, window: Window) -> WindowPlan:
     )
 
 
-def _size_of(index: DatasetIndex, group: int) -> ChunkSize:
-    tokens, rows = int(index.tokens[group]), int(index.rows[group])
+def _size_of(index: DatasetIndex, groups: IntArray) -> ChunkSize:
+    tokens, rows = index.tokens[groups], index.rows[groups]
     return ChunkSize(
-        chunk_bytes=int(index.length[group]),
+        chunk_bytes=index.length[groups],
         slots=tokens + rows,
         tokens=tokens,
         rows=rows,
-        itemsize=index.itemsize(group),
+        itemsize=index.itemsizes(groups),
     )
 
 
 def _plan_task(index: DatasetIndex, window: Window, costs: Mapping[int, GroupCost], ordinals: list[int]) -> TaskPlan:
-    def where(ordinal: int) -> tuple[int, int, int]:
-        group = window.groups[ordinal]
-        return int(index.file[group]), int(index.start[group]), int(index.length[group])
-
+    groups = window.groups[ordinals]
+    places = zip(
+        index.file[groups].tolist(), index.start[groups].tolist(), index.length[groups].tolist(), ordinals, strict=True
+    )
     reads: list[Read] = []
-    gaps = 0
-    for ordinal in sorted(ordinals, key=where):
-        file, start, length = where(ordinal)
-        if reads and reads[-1].file == file:
-            last = reads[-1]
-            gap = start - last.start - last.length
-            if 0 <= gap <= _GAP_BYTES and gaps + gap <= TASK_BYTES:
-                gaps += gap
-                reads[-1] = Read(file, last.start, start + length - last.start, (*last.ordinals, ordinal))
-                continue
-        reads.append(Read(file, start, length, (ordinal,)))
+    gaps = begin = end = 0
+    at = -1
+    inside: list[int] = []
+    for file, start, length, ordinal in sorted(places):
+        gap = start - end
+        if file == at and 0 <= gap <= _GAP_BYTES and gaps + gap <= TASK_BYTES:
+            gaps += gap
+        else:
+            if inside:
+                reads.append(Read(at, begin, end - begin, tuple(inside)))
+            at, begin, inside = file, start, []
+        inside.append(ordinal)
+        end = start + length
+    reads.append(Read(at, begin, end - begin, tuple(inside)))
     return TaskPlan(tuple(ordinals), tuple(reads), sum(costs[ordinal].total for ordinal in ordinals) + gaps, gaps)

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..blocks import IntArray, TokenPart
@@ -38,8 +39,12 @@ __all__ = [
     "FileEntry",
     "Format",
     "Leaf",
+    "Numbers",
     "OpenChunk",
+    "chosen",
     "impossible_numbers",
+    "larger",
+    "smaller",
 ]
 
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
@@ -48,6 +53,9 @@ CODEC_NAMES = tuple(sorted(CODECS))  # an entry holds a codec as its place in th
 
 MAX_SLOTS = 1 << 52  # of a whole set: sums of counts, and the bytes that they take, stay far below 2^63
 _MAX_LEVEL = 100  # pyarrow opens no schema that is nested deeper
+
+# A number, or one for each of several row groups.
+Numbers: TypeAlias = "int | IntArray"
 
 # The numbers of a row group in a `FileEntry`, in this order; `DatasetIndex` documents each.
 ENTRY_ARRAYS = (
@@ -64,6 +72,13 @@ ENTRY_ARRAYS = (
     "codec",
 )
 
+
+_DTYPES: dict[tuple[str, bool], np.dtype[np.integer]] = {
+    ("INT32", True): np.dtype(np.int32),
+    ("INT32", False): np.dtype(np.uint32),
+    ("INT64", True): np.dtype(np.int64),
+    ("INT64", False): np.dtype(np.uint64),
+}
 
 # What to do where a footer counts wrongly.
 RECOUNT = (
@@ -110,8 +125,7 @@ class ColumnLayout:
     @property
     def dtype(self) -> np.dtype[np.integer]:
         """The dtype of decoded tokens."""
-        name = self.physical_type.lower()
-        return np.dtype(name if self.signed else "u" + name)
+        return _DTYPES[self.physical_type, self.signed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +183,8 @@ class ColumnChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSize:
-    """What the cost of decoding a column chunk depends on, or a bound of each for several chunks.
+    """What the cost of decoding a column chunk depends on, or a bound of each for several chunks. It may be those of
+    many chunks, in arrays of one shape; so are their costs then.
 
     Attributes:
         chunk_bytes: the chunk's length.
@@ -177,11 +192,11 @@ class ChunkSize:
         itemsize: bytes that a token takes as it is stored.
     """
 
-    chunk_bytes: int
-    slots: int
-    tokens: int
-    rows: int
-    itemsize: int
+    chunk_bytes: Numbers
+    slots: Numbers
+    tokens: Numbers
+    rows: Numbers
+    itemsize: Numbers
 
     @classmethod
     def of_chunk(cls, chunk: ColumnChunk) -> ChunkSize:
@@ -193,6 +208,27 @@ class ChunkSize:
             rows=chunk.rows,
             itemsize=chunk.layout.dtype.itemsize,
         )
+
+
+def larger(one: int | npt.NDArray[Any], other: int | npt.NDArray[Any]) -> Numbers:
+    """The larger one, of each."""
+    if isinstance(one, int) and isinstance(other, int):
+        return max(one, other)
+    return np.asarray(np.maximum(one, other), np.int64)
+
+
+def smaller(one: int | npt.NDArray[Any], other: int | npt.NDArray[Any]) -> Numbers:
+    """The smaller one, of each."""
+    if isinstance(one, int) and isinstance(other, int):
+        return min(one, other)
+    return np.asarray(np.minimum(one, other), np.int64)
+
+
+def chosen(condition: bool | npt.NDArray[np.bool_], one: Numbers, other: Numbers) -> Numbers:
+    """``one`` where the condition holds, else ``other``."""
+    if isinstance(condition, bool):
+        return one if condition else other
+    return np.where(condition, one, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +329,12 @@ class Format(Protocol):
         """
         ...
 
-    def decode_cost(self, size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> int:
+    def decode_cost(self, size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
         """Bytes that decoding a chunk of at most this size holds at its peak, the largest part included and the chunk
         itself not, if it is as chunks of this codec nearly always are. `OpenChunk.cost_bytes` tells whether it is.
 
         Args:
-            size: numbers, none of which makes the cost fall where it rises, as long as there are not more than
+            size: numbers, none of which makes the cost fall where it rises, as long as there are not more slots than
                 `one_part_slots`, or always more.
             codec: its compression.
             dtype: of the tokens.
@@ -310,7 +346,7 @@ class Format(Protocol):
         """A chunk of no more slots is one part."""
         ...
 
-    def most_decode_cost(self, size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+    def most_decode_cost(self, size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
         """The same whatever the chunk is like."""
         ...
 

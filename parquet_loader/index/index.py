@@ -157,13 +157,21 @@ class DatasetIndex:
 
     def chunk(self, group: int) -> ColumnChunk:
         """What decoding needs to know of a row group."""
-        file = int(self.file[group])
-        layout = self.layouts[int(self.file_layout[file])]
-        return ColumnChunk.of(self.files[file].path, layout, [int(getattr(self, name)[group]) for name in ENTRY_ARRAYS])
+        return self.chunks(np.array([group]))[0]
 
-    def itemsize(self, group: int) -> int:
-        """Bytes that a token of a row group takes when decoded."""
-        return self.layouts[int(self.file_layout[self.file[group]])].dtype.itemsize
+    def chunks(self, groups: IntArray) -> list[ColumnChunk]:
+        """What decoding needs to know of row groups."""
+        files = self.file[groups]
+        numbers = zip(*(getattr(self, name)[groups].tolist() for name in ENTRY_ARRAYS), strict=True)
+        return [
+            ColumnChunk.of(self.files[file].path, self.layouts[layout], row)
+            for file, layout, row in zip(files.tolist(), self.file_layout[files].tolist(), numbers, strict=True)
+        ]
+
+    def itemsizes(self, groups: IntArray) -> IntArray:
+        """Bytes that a token of each of some row groups takes when decoded."""
+        sizes = np.array([layout.dtype.itemsize for layout in self.layouts])
+        return sizes[self.file_layout[self.file[groups]]]
 
     def to_bytes(self) -> bytes:
         """The index as checksummed msgpack."""

@@ -38,8 +38,8 @@ def counting_cost(chunk: ColumnChunk, *, whole: bool) -> int:
     """An upper bound of the bytes that `count_tokens` holds, the chunk's own included."""
     itemsize = chunk.layout.dtype.itemsize
     if whole:
-        return chunk.length + most_decode_cost(ChunkSize.of_chunk(chunk), dtype=chunk.layout.dtype, eos=False)
-    return chunk.length + pages.unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=itemsize)
+        return chunk.length + int(most_decode_cost(ChunkSize.of_chunk(chunk), dtype=chunk.layout.dtype, eos=False))
+    return chunk.length + int(pages.unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=itemsize))
 
 
 def count_tokens(raw: bytes | memoryview, chunk: ColumnChunk, *, whole: bool) -> Counted:

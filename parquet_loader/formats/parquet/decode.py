@@ -28,6 +28,7 @@ import base64
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +37,13 @@ import pyarrow.parquet as pq
 
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
 from ...errors import DataError
-from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout
+from ...turns import aside
+from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
 from . import pages as pages_
 from . import rehost, thrift
+from .gather import ChunkValues, gathered_tokens
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
-from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound
+from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
 __all__ = [
@@ -57,9 +60,11 @@ __all__ = [
 # Slots of a part at most, unless it is one page, or the last one, which may have half as many more. Large enough that
 # Python's part of the work does not count; the indices of one fit into what threads keep (`values.SCRATCH_BYTES`).
 PART_SLOTS = 1 << 20
-# Row groups of no more slots are decoded together. One by one, each takes Python as much time as pyarrow's own reader
-# needs more for twice as many. A power of two, see `_pyarrow_cost`.
-TOGETHER_SLOTS = 1 << 15
+# Row groups of no more slots are decoded together.
+TOGETHER_SLOTS = 1 << 19
+# Row groups of no more slots are read together by pyarrow, where their pages are of other kinds. One by one, each takes
+# Python as much time as pyarrow's own reader needs more for twice as many. A power of two, see `_pyarrow_cost`.
+FRAMED_SLOTS = 1 << 15
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
 
@@ -67,15 +72,17 @@ _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a
 # ── what it holds ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> int:
+def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """See `Format.decode_cost`.
 
     A chunk of one part may turn out to be one for pyarrow's own reader, and is counted as such. Of a larger one the
     pages are taken to be no larger than half a part, as those of writers that know a page size are.
     """
-    if codec not in pages_.CODECS or size.slots <= one_part_slots():
-        return most_decode_cost(size, dtype=dtype, eos=eos)
-    return _parts_cost(_sized(size, one_part_slots()), dtype, eos)
+    most = most_decode_cost(size, dtype=dtype, eos=eos)
+    if codec not in pages_.CODECS:
+        return most
+    in_parts = _parts_cost(_sized(size, one_part_slots()), dtype, eos)
+    return chosen(size.slots <= one_part_slots(), most, in_parts)
 
 
 def one_part_slots() -> int:
@@ -83,26 +90,24 @@ def one_part_slots() -> int:
     return PART_SLOTS + PART_SLOTS // 2
 
 
-def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """See `Format.most_decode_cost`."""
-    return max(_parts_cost(size, dtype, eos), _pyarrow_cost(size, dtype, eos))
+    return larger(_parts_cost(size, dtype, eos), _pyarrow_cost(size, dtype, eos))
 
 
 def _sized(size: ChunkSize, slots: int) -> ChunkSize:
     """The most that there is in so many slots."""
-    if slots >= size.slots:
-        return size
     unpacked = unpacked_bound(chunk_bytes=size.chunk_bytes, slots=slots, itemsize=size.itemsize)
     return ChunkSize(
-        chunk_bytes=min(size.chunk_bytes, unpacked),
-        slots=slots,
-        tokens=min(size.tokens, slots),
-        rows=min(size.rows, slots),
+        chunk_bytes=chosen(size.slots <= slots, size.chunk_bytes, smaller(size.chunk_bytes, unpacked)),
+        slots=smaller(size.slots, slots),
+        tokens=smaller(size.tokens, slots),
+        rows=smaller(size.rows, slots),
         itemsize=size.itemsize,
     )
 
 
-def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """What `OpenChunk.parts` holds beside the chunk, where no part is larger than this one.
 
     That is the part's pages without their levels, or as many bytes of a dictionary; and beside them either a page that
@@ -110,41 +115,41 @@ def _parts_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
     tokens.
     """
     unpacked = unpacked_bound(chunk_bytes=size.chunk_bytes, slots=size.slots, itemsize=size.itemsize)
-    pages = unpacked + (max(size.itemsize, 4) + 2) * size.slots
-    return max(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+    pages = unpacked + (larger(size.itemsize, 4) + 2) * size.slots
+    return larger(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
 
-def _plain_cost(size: ChunkSize, page_bytes: int, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _plain_cost(size: ChunkSize, page_bytes: int, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """The same, where all pages are plain and no larger than this: one of them at a time, and the tokens."""
     pages = page_bytes + size.slots * dtype.itemsize
-    return max(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+    return larger(pages + _listed_cost(size), _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
 
-def _listed_cost(size: ChunkSize) -> int:
-    return 64 * size.rows + min(256 * size.rows, 2 << 20)
+def _listed_cost(size: ChunkSize) -> Numbers:
+    return 64 * size.rows + smaller(256 * size.rows, 2 << 20)
 
 
-def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _pyarrow_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """What pyarrow's own reader holds beside the chunk: a copy of it, the values, two 16-bit levels a slot and a bitmap
     of nulls, all with room for a power of two, and the dictionary or the page that it is at. Row groups that it reads
     together take no more than their sum.
     """
-    room = 2 * size.slots if size.slots <= TOGETHER_SLOTS else 1 << (size.slots - 1).bit_length()
+    _, bits = np.frexp(np.subtract(size.slots, 1, dtype=np.float64))  # bits of the number
+    room = chosen(size.slots <= FRAMED_SLOTS, 2 * size.slots, np.left_shift(1, bits, dtype=np.int64))
     read = size.chunk_bytes + room * (size.itemsize + 4) + room // 8 + 2 * size.tokens * size.itemsize
-    return max(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
+    return larger(read + (size.rows + 1) * 8, _finished_cost(size, dtype, eos)) + 8 * _OBJECTS_BYTES
 
 
-def _finished_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> int:
+def _finished_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
     """What decoded tokens hold while they are cast, and while EOS is put between them."""
     offsets = (size.rows + 1) * 8
-    held = size.tokens * size.itemsize + size.tokens // 8 + offsets + _OBJECTS_BYTES
-    most = held
-    if size.itemsize != dtype.itemsize:
-        cast = size.tokens * dtype.itemsize + offsets + _OBJECTS_BYTES
-        most = max(most, held + cast)
-        held = cast
+    stored = size.tokens * size.itemsize + size.tokens // 8 + offsets + _OBJECTS_BYTES
+    cast = size.tokens * dtype.itemsize + offsets + _OBJECTS_BYTES
+    is_stored = size.itemsize == dtype.itemsize
+    most = chosen(is_stored, stored, stored + cast)
     if eos:  # tokens without EOS, those with, and the offsets that pyarrow joins by
-        most = max(most, held + (size.tokens + size.rows) * dtype.itemsize + 3 * offsets + _OBJECTS_BYTES)
+        held = chosen(is_stored, stored, cast)
+        most = larger(most, held + (size.tokens + size.rows) * dtype.itemsize + 3 * offsets + _OBJECTS_BYTES)
     return most
 
 
@@ -184,7 +189,9 @@ class OpenChunk:
 
     def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
         """See `formats.base.OpenChunk.cost_bytes`."""
-        size = ChunkSize.of_chunk(self.chunk)
+        return int(self._cost(ChunkSize.of_chunk(self.chunk), dtype, eos))
+
+    def _cost(self, size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
         if self.fallback:
             return _pyarrow_cost(size, dtype, eos)
         size = _sized(size, max((sum(page.slots for page in part) for part in self._parts), default=0))
@@ -383,17 +390,72 @@ def decode_together(
     ):
         return None
     try:
-        for raw, chunk in zip(raws, chunks, strict=True):
-            view = memoryview(raw).cast("B")
-            dictionary, pages = plan_pages(view, chunk)
-            for page in pages if dictionary is None else (dictionary, *pages):
-                stored_body(view, page, chunk)  # pyarrow takes some damaged checksums for none
-        block = _decode_framed(raws, chunks)
+        views = [memoryview(raw).cast("B") for raw in raws]
+        planned = [
+            _Planned(view, chunk, *plan_pages(view, chunk, known))
+            for view, chunk, known in zip(views, chunks, usual_pages(views, chunks), strict=True)
+        ]
+        block = _decode_planned(planned, dtype, bound)
         if not _counts_match(block.offsets, chunks):
             return None
-        return _part(0, cast_tokens(block, dtype, bound, chunks[0]), eos_id, goes_on=False, complete=True)
-    except (DataError, NotSupported):  # of which row group, and in which words, is found one by one
+        return _part(0, block, eos_id, goes_on=False, complete=True)
+    except (DataError, NotSupported, OutOfRange):  # of which row group, and in which words, is found one by one
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A column chunk whose page headers have been read."""
+
+    raw: memoryview
+    chunk: ColumnChunk
+    dictionary: Page | None
+    pages: list[Page]
+
+
+def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bound: int) -> TokenBlock:
+    """The documents of small column chunks of one layout, one chunk after another.
+
+    What takes a step of Python for each page is little: levels and values are those of all pages at once, as long as
+    pages are plain or of a dictionary. Others are left to pyarrow's own reader.
+
+    Raises:
+        DataError, NotSupported, OutOfRange: they have to be looked at one by one.
+    """
+    chunks = [each.chunk for each in planned]
+    slots = list(itertools.accumulate((page.slots for each in planned for page in each.pages), initial=0))
+    try:
+        bodies = [open_page(each.raw, page, each.chunk) for each in planned for page in each.pages]
+        definition = [body.definition for body in bodies]
+        holes = unusual_levels(definition, slots, chunks[0].layout.max_definition_level, chunks[0])
+        repetition = [bytes(body.repetition) for body in bodies]
+        offsets, _ = document_offsets(repetition, [holes], slots, chunks[0])
+        # So many holes come before each page.
+        before = holes[0].searchsorted(slots).tolist()
+        counts = [
+            end - first - (holes_end - holes_first)
+            for (first, end), (holes_first, holes_end) in zip(
+                itertools.pairwise(slots), itertools.pairwise(before), strict=True
+            )
+        ]
+        place = itertools.count()
+        values = (
+            ChunkValues(
+                each.chunk,
+                None if each.dictionary is None else read_dictionary(each.raw, each.dictionary, each.chunk),
+                [(page, counts[at := next(place)], bodies[at].values) for page in each.pages],
+            )
+            for each in planned
+        )
+        return TokenBlock(gathered_tokens(values, sum(counts), Wanted(dtype=dtype, bound=bound)), offsets)
+    except NotSupported:
+        if max(chunk.slots for chunk in chunks) > FRAMED_SLOTS:
+            raise
+    # Checksums were verified above, as far as pages were opened: pyarrow takes some damaged ones for none.
+    for each in planned:
+        for page in each.pages if each.dictionary is None else (each.dictionary, *each.pages):
+            stored_body(each.raw, page, each.chunk)
+    return cast_tokens(_decode_framed([each.raw for each in planned], chunks), dtype, bound, chunks[0])
 
 
 def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:
@@ -418,7 +480,7 @@ def _decode_framed(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnCh
     chunk = chunks[0]
     framed = pa.BufferReader(b"".join((rehost.MAGIC, *raws, _footer(chunks))))
     try:
-        with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
+        with aside(), pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
     except MemoryError:  # pyarrow has an ArrowException for it
         raise

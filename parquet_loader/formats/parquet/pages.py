@@ -27,12 +27,17 @@ were found sound: pyarrow's own reader may then be asked.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
+from ...blocks import IntArray
 from ...errors import DataError
-from ..base import ColumnChunk
+from ...turns import aside
+from ..base import ColumnChunk, Numbers, larger, smaller
 from . import thrift
 
 try:
@@ -44,6 +49,7 @@ except ImportError:
 __all__ = [
     "DICTIONARY",
     "PLAIN",
+    "SLOW_CODECS",
     "Body",
     "NotSupported",
     "Page",
@@ -52,6 +58,7 @@ __all__ = [
     "stored_body",
     "unpack_body",
     "unpacked_bound",
+    "usual_pages",
 ]
 
 # parquet.thrift: page types, encodings.
@@ -60,8 +67,15 @@ PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY, BYTE_STREAM_S
 DICTIONARY = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 ENCODINGS = (PLAIN, *DICTIONARY, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT)
 
+_ROUNDS = 16  # pages of a chunk: those of small row groups are few
+_MANY = 8  # chunks from which on headers are read faster all at once
+_HEADER_BYTES = 256  # that are looked at: a header is no longer, or not worth it
+
 # Names as pyarrow's codecs have them; "LZ4" is what the format calls LZ4_RAW. LZO and Hadoop's LZ4 are not here.
 CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
+
+# They take longer than it takes to wake another thread up: worth more threads than one.
+SLOW_CODECS = ("GZIP", "BROTLI", "ZSTD")
 
 
 class NotSupported(Exception):
@@ -115,40 +129,42 @@ class Body:
 # ------------------------------------------------------------------------------------------------------------ plan
 
 
-def unpacked_bound(*, chunk_bytes: int, slots: int, itemsize: int) -> int:
+def unpacked_bound(*, chunk_bytes: Numbers, slots: Numbers, itemsize: Numbers) -> Numbers:
     """The bytes that a chunk's pages may decompress to, all together; more is taken for damage.
 
     A slot takes an item or an index of at most 4 bytes, and well under 2 bytes of levels: what they leave is enough
     for the dictionary of a vocabulary. In a small row group the dictionary, made for all of them perhaps, may be
     larger than the column; writers keep dictionaries to 1 MiB, and no codec makes one 4 times smaller.
     """
-    return (max(itemsize, 4) + 2) * slots + min(4 * chunk_bytes, 2 << 20)
+    return (larger(itemsize, 4) + 2) * slots + smaller(4 * chunk_bytes, 2 << 20)
 
 
-def plan_pages(raw: memoryview, chunk: ColumnChunk) -> tuple[Page | None, list[Page]]:
+def plan_pages(
+    raw: memoryview, chunk: ColumnChunk, known: Mapping[int, Page] | None = None
+) -> tuple[Page | None, list[Page]]:
     """The dictionary page, if there is one, and the data pages that hold slots, from their headers alone.
 
     All headers are checked before anything that is merely unknown raises `NotSupported`.
+
+    Args:
+        raw: the chunk's bytes.
+        chunk: its entry in the index.
+        known: pages that `usual_pages` has found, by the positions of their headers.
     """
     unknown = ""
     if chunk.codec not in CODECS:
         unknown = f"compression {chunk.codec}"
     elif chunk.layout.max_definition_level > 255:
         unknown = f"definition levels up to {chunk.layout.max_definition_level}"
-    has_dictionary = 0 <= chunk.dictionary_offset < chunk.data_offset
-    position = chunk.dictionary_offset if has_dictionary else chunk.data_offset
-    allowed = unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=chunk.layout.dtype.itemsize)
+    position = _first_page(chunk)
+    allowed = int(unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=chunk.layout.dtype.itemsize))
     dictionary: Page | None = None
     pages: list[Page] = []
     slots = number = 0
     while slots < chunk.slots:
-        try:
-            header, start = thrift.read_struct(raw, position)
-            page = _page(header, number, start, compressed=chunk.codec != "UNCOMPRESSED")
-        except thrift.ThriftError as error:
-            raise chunk.error(
-                f"page {number} has a damaged header at byte {position} of the column chunk ({error})"
-            ) from error
+        page = known.get(position) if known else None
+        if page is None:
+            page = _read_page(raw, position, number, chunk)
         if page.end > len(raw):
             raise page.error(f"should end at byte {page.end:,}, beyond the column chunk's {len(raw):,} bytes", chunk)
         allowed -= page.unpacked_bytes
@@ -174,6 +190,127 @@ def plan_pages(raw: memoryview, chunk: ColumnChunk) -> tuple[Page | None, list[P
     if unknown:
         raise NotSupported(unknown)
     return dictionary, pages
+
+
+def _read_page(raw: memoryview, position: int, number: int, chunk: ColumnChunk) -> Page:
+    try:
+        header, start = thrift.read_struct(raw, position)
+        return _page(header, number, start, compressed=chunk.codec != "UNCOMPRESSED")
+    except thrift.ThriftError as error:
+        raise chunk.error(
+            f"page {number} has a damaged header at byte {position} of the column chunk ({error})"
+        ) from error
+
+
+def _first_page(chunk: ColumnChunk) -> int:
+    has_dictionary = 0 <= chunk.dictionary_offset < chunk.data_offset
+    return chunk.dictionary_offset if has_dictionary else chunk.data_offset
+
+
+def usual_pages(raws: Sequence[memoryview], chunks: Sequence[ColumnChunk]) -> list[dict[int, Page]]:
+    """The first pages of column chunks by the positions of their headers, as far as these are such as most writers
+    make, and are read faster for many chunks at once. `plan_pages` checks them, and reads what is missing.
+
+    All first pages' are read, then those of the pages behind them, as long as many chunks have more slots.
+    """
+    found: list[dict[int, Page]] = [{} for _ in chunks]
+    slots = [0] * len(chunks)
+    places = {number: _first_page(chunk) for number, chunk in enumerate(chunks)}
+    compressed = chunks[0].codec != "UNCOMPRESSED"
+    for number in range(_ROUNDS):
+        if len(places) < _MANY:
+            break
+        heads = {at: raws[at][place : place + _HEADER_BYTES] for at, place in places.items()}
+        after = {}
+        for at, page in _alike_pages(heads, places, number, compressed).items():
+            found[at][places[at]] = page
+            slots[at] += page.slots if page.kind != DICTIONARY_PAGE else 0
+            if slots[at] < chunks[at].slots and page.end < len(raws[at]):
+                after[at] = page.end
+        places = after
+    return found
+
+
+def _alike_pages(
+    heads: Mapping[int, memoryview], places: Mapping[int, int], number: int, compressed: bool
+) -> dict[int, Page]:
+    """The pages whose headers these bytes begin with, and which lie there in their chunks; without those of which there
+    are few alike.
+    """
+    found: dict[int, Page] = {}
+    left = list(heads)
+    while len(left) >= _MANY:
+        data = np.frombuffer(b"".join([heads[at] for at in left]), np.uint8)
+        ends = np.cumsum([len(heads[at]) for at in left])
+        begins = np.append(0, ends[:-1])
+        try:
+            read = thrift.read_alike(data, begins, ends)
+        except thrift.ThriftError:
+            return found
+        starts = np.array([places[at] for at in left]) + read.ends - begins
+        pages = _usual_pages(read, number, starts, compressed)
+        found |= {at: page for at, page in zip(left, pages, strict=True) if page is not None}
+        left = [at for at, same in zip(left, read.alike.tolist(), strict=True) if not same]
+        if len(pages) - len(left) < _MANY:
+            break
+    return found
+
+
+def _usual_pages(read: thrift.Alike, number: int, starts: IntArray, compressed: bool) -> list[Page | None]:
+    """Pages by headers that are alike; None where `_page` may find something unknown or wrong."""
+    fields, none = read.fields, np.full(len(starts), -1)
+
+    def column(of: thrift.Columns, field: int) -> IntArray:
+        value = of.get(field)
+        return value if isinstance(value, np.ndarray) else none
+
+    kind, page = _kind_of(fields)
+    stored, slots = column(fields, 3), column(page, 1)
+    repetition = definition = 0 * none
+    encoding, packed = column(page, 2), compressed
+    usual = read.alike & (kind >= 0) & (column(fields, 1) == kind) & (not isinstance(fields.get(4), bool))
+    if kind == DATA_PAGE:
+        usual &= (column(page, 3) == RLE) & (column(page, 4) == RLE)
+    elif kind == DATA_PAGE_V2:
+        encoding, definition, repetition = (column(page, field) for field in (4, 5, 6))
+        packed = compressed and page.get(7) is not False
+    unpacked = column(fields, 2) if packed else stored
+    for each in (stored, unpacked, slots, repetition, definition):
+        usual &= (each >= 0) & (each < 1 << 31)
+    usual &= repetition + definition <= stored
+    usual &= np.isin(encoding, ENCODINGS if kind != DICTIONARY_PAGE else (PLAIN, PLAIN_DICTIONARY))
+    has_checksum = isinstance(fields.get(4), np.ndarray)
+    checksums = column(fields, 4) & 0xFFFFFFFF
+    columns = (usual, slots, encoding, starts, starts + stored, unpacked, checksums, repetition, definition)
+    return [
+        Page(
+            number=number,
+            kind=kind,
+            slots=count,
+            encoding=values,
+            start=start,
+            end=end,
+            packed=packed,
+            unpacked_bytes=size,
+            checksum=checksum if has_checksum else None,
+            level_bytes=(first, second),
+            unknown="",
+        )
+        if sound
+        else None
+        for sound, count, values, start, end, size, checksum, first, second in zip(
+            *(each.tolist() for each in columns), strict=True
+        )
+    ]
+
+
+def _kind_of(fields: thrift.Columns) -> tuple[int, thrift.Columns]:
+    """The type of page that a header's fields are of, and the fields of that; (-1, {}) where it is another one."""
+    for field, kind in ((5, DATA_PAGE), (7, DICTIONARY_PAGE), (8, DATA_PAGE_V2)):
+        page = fields.get(field)
+        if isinstance(page, dict):
+            return kind, page
+    return -1, {}
 
 
 def _page(header: dict[int, thrift.Value], number: int, start: int, *, compressed: bool) -> Page:
@@ -278,11 +415,12 @@ def unpack_body(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -
         return packed[:0]
     codec = CODECS[chunk.codec]
     try:
-        if codec in ("gzip", "brotli"):
-            with pa.CompressedInputStream(pa.BufferReader(packed), codec) as stream:
-                unpacked = stream.read_buffer(size + 1)
-        else:
-            unpacked = pa.Codec(codec).decompress(packed, size)
+        with aside() if chunk.codec in SLOW_CODECS else contextlib.nullcontext():
+            if codec in ("gzip", "brotli"):
+                with pa.CompressedInputStream(pa.BufferReader(packed), codec) as stream:
+                    unpacked = stream.read_buffer(size + 1)
+            else:
+                unpacked = pa.Codec(codec).decompress(packed, size)
     except MemoryError:  # pyarrow has an ArrowException for it
         raise
     except (pa.ArrowException, OSError) as error:

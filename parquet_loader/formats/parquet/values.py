@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...blocks import TokenArray, as_arrow, narrowed, pooled
+from ...turns import aside
 from ..base import RECOUNT, ColumnChunk
 from . import rehost, thrift
 from .levels import ByteArray
@@ -26,7 +27,17 @@ from .pages import (
     unpack_body,
 )
 
-__all__ = ["EncodedValues", "OutOfRange", "PlainValues", "Wanted", "kept_bytes", "read_dictionary"]
+__all__ = [
+    "EncodedValues",
+    "OutOfRange",
+    "PlainValues",
+    "Wanted",
+    "kept_bytes",
+    "plain_bytes",
+    "read_dictionary",
+    "unpack_indices",
+    "unpack_literals",
+]
 
 SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
 MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
@@ -91,7 +102,7 @@ class PlainValues:
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
-        values = np.frombuffer(_plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
+        values = np.frombuffer(plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
         if self.count + count > len(self.memory):
             raise page.error(
                 f"brings the tokens to more than the {self.chunk.tokens:,} of the footer; {RECOUNT}", self.chunk
@@ -143,7 +154,7 @@ def read_dictionary(raw: memoryview, page: Page, chunk: ColumnChunk) -> TokenArr
     """The entries of a chunk's dictionary, as they are stored."""
     stored = stored_body(raw, page, chunk)
     entries = unpack_body(stored, page.unpacked_bytes, page, chunk) if page.packed else stored
-    values: TokenArray = np.frombuffer(_plain_bytes(page, page.slots, entries, chunk), chunk.layout.dtype)
+    values: TokenArray = np.frombuffer(plain_bytes(page, page.slots, entries, chunk), chunk.layout.dtype)
     return values
 
 
@@ -217,7 +228,7 @@ class EncodedValues:
     def _join_bytes(self, page: Page, encoded: memoryview, target: TokenArray) -> None:
         """Two-byte values from a page of split ones, whose other bytes must be zeros."""
         itemsize = self.chunk.layout.dtype.itemsize
-        plain = _plain_bytes(page, len(target), encoded, self.chunk)
+        plain = plain_bytes(page, len(target), encoded, self.chunk)
         streams = np.frombuffer(plain, np.uint8).reshape(itemsize, len(target))
         if int(streams[2:].max()):
             raise OutOfRange
@@ -271,7 +282,7 @@ class EncodedValues:
         schema = rehost.FLAT_SCHEMA[physical_type]
         self.file.append(rehost.file_footer(schema=schema, rows=count, row_groups=[row_group]))
         try:
-            with pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
+            with aside(), pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
                 column = file.read(use_threads=False).column(0)
         except MemoryError:  # pyarrow has an ArrowException for it
             raise
@@ -315,14 +326,14 @@ def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool
                 if payload + width * groups > len(data):
                     return False
                 last = np.empty(8 * groups, np.uint16)
-                _unpack_literals(data, payload, stride, width, last.reshape(1, groups, 8))
+                unpack_literals(data, payload, stride, width, last.reshape(1, groups, 8))
                 indices[filled:] = last[:left]
                 return True
             end = place + runs * stride
             if end > len(data):
                 return False
             target = indices[filled : filled + 8 * runs * groups]
-            _unpack_literals(data, payload, stride, width, target.reshape(runs, groups, 8))
+            unpack_literals(data, payload, stride, width, target.reshape(runs, groups, 8))
             place, filled = end, filled + len(target)
         else:
             count, end = min(header >> 1, left), payload + (width + 7) // 8
@@ -335,7 +346,7 @@ def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool
     return False
 
 
-def _unpack_literals(data: ByteArray, place: int, stride: int, width: int, target: npt.NDArray[np.uint16]) -> None:
+def unpack_literals(data: ByteArray, place: int, stride: int, width: int, target: npt.NDArray[np.uint16]) -> None:
     """Unpack groups of 8 indices of ``width`` bits each, 8 to 16, into ``target``, shape ``(runs, groups, 8)``.
 
     A group is ``width`` bytes: its first eight hold its first four indices, its last eight the others. Four indices are
@@ -371,7 +382,7 @@ def _unpack_literals(data: ByteArray, place: int, stride: int, width: int, targe
         np.bitwise_or(four, upper, out=spread[:, :, half])
 
 
-def _plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:
+def plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:
     """The bytes of plain values. Any that come after them are padding."""
     size = count * chunk.layout.dtype.itemsize
     if len(encoded) < size:
