@@ -20,6 +20,7 @@ __all__ = [
     "as_binary",
     "from_arrow",
     "narrowed",
+    "permuted",
     "pooled",
 ]
 
@@ -101,6 +102,20 @@ def as_binary(tokens: TokenArray, offsets: IntArray) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(scaled), pa.py_buffer(tokens)]
     )
+
+
+def permuted(tokens: TokenArray, offsets: IntArray, order: IntArray) -> tuple[IntArray, TokenArray]:
+    """Documents in another order: where each begins then, shape ``(documents,)``, and the tokens.
+
+    Args:
+        tokens: shape ``(tokens,)``.
+        offsets: of the documents, all the tokens, shape ``(documents + 1,)``.
+        order: a permutation of the documents, shape ``(documents,)``.
+    """
+    moved = pc.take(as_binary(tokens, offsets), as_arrow(order), boundscheck=False)
+    _, moved_offsets, moved_tokens = moved.buffers()
+    begins = np.frombuffer(moved_offsets, np.int64)[: len(order)] >> (tokens.itemsize.bit_length() - 1)
+    return begins, np.frombuffer(moved_tokens, tokens.dtype)[: len(tokens)]
 
 
 def as_arrow(numbers: TokenArray) -> pa.Array:

@@ -10,6 +10,7 @@
     │   ├── CheckpointDamagedError            the bytes are not a complete checkpoint
     │   └── CheckpointMismatchError           a valid checkpoint, of another run, step or version
     ├── SourceExhaustedError                  a mixture needs more of a source than max_epochs allows
+    ├── HelperError (RuntimeError)            a decoding process could not be started, or was ended from outside
     ├── LoaderClosedError (RuntimeError)      use after close()
     └── LoaderInUseError (RuntimeError)       use by two threads at the same time
 
@@ -27,6 +28,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FileChangedError",
+    "HelperError",
     "LoaderClosedError",
     "LoaderInUseError",
     "ParquetLoaderError",
@@ -115,6 +117,10 @@ def of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
         error = copy.copy(error)
     error.args = (told,)
     return error
+
+
+class HelperError(ParquetLoaderError, RuntimeError):
+    """A decoding process (``processes=``) that could not be started, or was ended from outside."""
 
 
 class LoaderClosedError(ParquetLoaderError, RuntimeError):

@@ -84,8 +84,12 @@ class ParquetLoader:
             samples by ``lanes``. A loaded state brings its own count.
         budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices. A
             mixture's sources share it.
-        threads: that decode; None for as many as leave a core to the consumer, from 1 to 4.
-        requests: column chunks read concurrently; None for as many as `threads` where the files are local, and for 16
+        threads: that decode; None for 1, and for as many as leave a core to the consumer, up to 4, where files are
+            compressed by zstd, gzip or brotli: other files are decoded too fast for several to help.
+        processes: that decode in place of threads: worth it where the main thread is busy in Python, which threads hold
+            up, or where tens of millions of tokens a second are needed. Each is a Python interpreter, of some 80 MB
+            beside the budget, and starts with the first batch in about half a second. 0, the default, for threads.
+        requests: column chunks read concurrently; None for as many as decode where the files are local, and for 16
             over a network.
         retry_seconds: how long a request over a network is tried again once it has failed, before the error is raised.
         dtype: of the tokens that come out, any NumPy integer type; an id that does not fit is an error.
@@ -410,7 +414,7 @@ class ParquetLoader:
             "epoch": self.epoch,
             "bytes_read": self._counters.bytes_read,
             "reads": self._counters.reads,
-            "retries": sum(config.storage.retries for config in self._run.configs.values()),
+            "retries": sum(config.storage.retries for config in self._run.configs.values()) + self._counters.retries,
             "row_groups": self._counters.row_groups,
             "tokens_decoded": self._counters.tokens_decoded,
             "fallbacks": self._counters.fallbacks,
@@ -423,7 +427,9 @@ class ParquetLoader:
         return found
 
     def close(self) -> None:
-        """End every thread and let go of all memory. Closing twice is fine; the position can still be asked for."""
+        """End every thread and process and let go of all memory. Closing twice is fine; the position can still be asked
+        for.
+        """
         self._closed = True
         self._run.stop()
 
@@ -465,7 +471,7 @@ def _check_budget(config: EngineConfig, *, given: bool) -> None:
         return
     cures = [f"give at least {needed:,}"]
     if threads := fitting_threads(config):
-        cures.append(f"or threads={threads}, which fits")
+        cures.append(f"or {'processes' if config.processes else 'threads'}={threads}, which fits")
     if fitting := fitting_window(config):
         cures.append(f"or, in a new run, window={fitting}, which fits")
         if not given:

@@ -33,10 +33,12 @@ __all__ = [
     "check_type",
     "integer",
     "signature_with",
+    "spare_cores",
 ]
 
 _MAX_DEFAULT_THREADS = 4
 _MOST_THREADS = 1024  # more would only take memory
+_MOST_PROCESSES = 64  # each takes tens of megabytes
 _MOST = 2**31 - 2  # tokens of a row, rows of a batch
 
 DType = str | np.dtype[np.integer] | type[np.integer]
@@ -67,6 +69,7 @@ class LoaderKeywords(TypedDict, total=False):
     skip_batches: int
     budget_bytes: int
     threads: int | None
+    processes: int | None
     requests: int | None
     retry_seconds: float
     dtype: DType
@@ -103,6 +106,7 @@ class LoaderOptions:
     skip_batches: int = 0
     budget_bytes: int = 2 << 30
     threads: int | None = None
+    processes: int | None = 0
     requests: int | None = None
     retry_seconds: float = RETRY_SECONDS
     dtype: DType = "int32"
@@ -122,6 +126,7 @@ class LoaderOptions:
             "strict": boolean("strict", self.strict),
             "overlap": integer("overlap", self.overlap, 0, 1),
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
+            "processes": integer("processes", self.processes or 0, 0, _MOST_PROCESSES),
             "dtype": _token_dtype(self.dtype),
         }
         bounds = {
@@ -141,8 +146,6 @@ class LoaderOptions:
         eos_id = None if self.eos_id is None else integer("eos_id", self.eos_id, 0, self.bound - 1)
         for name, value in {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id}.items():
             object.__setattr__(self, name, value)
-        if self.threads is None:
-            object.__setattr__(self, "threads", _default_threads())
         if self.tail not in TAILS:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
         if self.exhausted not in EXHAUSTED:
@@ -196,7 +199,8 @@ def _token_dtype(dtype: object) -> np.dtype[np.integer]:
     return found  # type: ignore[no-any-return]
 
 
-def _default_threads() -> int:
+def spare_cores() -> int:
+    """Threads that may decode where it is worth it: as many as leave a core to the consumer, from 1 to 4."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(_MAX_DEFAULT_THREADS, cores - 1))  # with none left over, a batch may have to wait for a core
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -48,8 +49,7 @@ __all__ = ["MixtureRun", "Rows", "Run", "SetRun"]
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class Rows(NamedTuple):
     """One row of every lane of this rank; see `Batch` for all but `origins`, which tell what the rows consist of."""
 
     tokens: TokenArray
@@ -138,7 +138,7 @@ class Run:
         here = progress or self.progress
         # Every batch has a state, and its texts hardly ever change.
         key = here.lengths, here.skips, getattr(here, "stages", None), self._begun(here)
-        if self._texts is None or any(one is not other for one, other in zip(self._texts[0], key, strict=True)):
+        if self._texts is None or not all(map(operator.is_, self._texts[0], key)):
             self._texts = key, history_text(here), sources_text(self.identities(here))
         _, history, sources = self._texts
         return state_of(
@@ -280,11 +280,10 @@ class SetRun(Run):
                 counters=self.counters,
                 least_bytes=required_bytes(config, self.order.window),
             )
-        positions = np.full(config.last - config.first, position, np.int64)
         seq_len, overlap = self.options.seq_len, self.options.overlap
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
-        tokens, taken = self.engine.rows(0, positions, seq_len, overlap, ends=ends)
+        tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
 

@@ -20,6 +20,7 @@ ORDER = [
     "errors",
     "advice",
     "interrupts",
+    "turns",
     "blocks",
     "storage",
     "container",

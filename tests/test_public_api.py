@@ -18,6 +18,7 @@ NAMES = [
     "DatasetIndex",
     "Documents",
     "FileChangedError",
+    "HelperError",
     "LoaderClosedError",
     "LoaderInUseError",
     "ParquetLoader",
@@ -50,6 +51,7 @@ LOADER_ARGUMENTS = {
     "skip_batches": 0,
     "budget_bytes": 2 << 30,
     "threads": None,
+    "processes": 0,
     "requests": None,
     "retry_seconds": 300.0,
     "dtype": "int32",
@@ -107,5 +109,5 @@ def test_every_public_name_and_method_is_documented() -> None:
 
 def test_every_error_is_caught_by_the_root() -> None:
     errors = [value for name, value in vars(parquet_loader).items() if name.endswith("Error")]
-    assert len(errors) == 12
+    assert len(errors) == 13
     assert all(issubclass(error, ParquetLoaderError) for error in errors)

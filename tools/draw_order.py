@@ -81,7 +81,7 @@ def draw() -> Iterator[str]:
             borders = np.cumsum([0] + [len(document) for document in stretch])
             cuts = sorted({low, high, *(int(border) for border in borders if low < border < high)})
             pieces = [flat[a:b] for a, b in pairwise(cuts)] if high > low else []
-            for piece in order.document_order(len(pieces), epoch=0, window=window.number, lane=lane):
+            for piece in order.document_order([0, len(pieces)], epoch=0, window=window.number, lane=lane):
                 lanes[lane] += pieces[piece]
     texts = TOP + 2.4 * CELL
     steps = texts + LANES * (CELL + 8) + 1.6 * CELL

@@ -26,7 +26,8 @@ class EngineConfig:
         held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
         bound: one past the largest token id allowed; fits `held_dtype`.
         eos_id: appended to every document where it is not None.
-        threads: row groups decoded concurrently.
+        threads: row groups decoded concurrently, in as many processes where there are such.
+        processes: that decode in place of this process's threads; 0 for none.
         requests: row groups read concurrently.
         budget_bytes: the most that is ever held.
         epochs: no more than these are read; None for no end.
@@ -45,6 +46,7 @@ class EngineConfig:
     threads: int
     requests: int
     budget_bytes: int
+    processes: int = 0
     epochs: int | None = None
 
 
@@ -59,3 +61,4 @@ class Counters:
     row_groups: int = 0
     tokens_decoded: int = 0
     fallbacks: int = 0
+    retries: int = 0  # in other processes

@@ -5,33 +5,40 @@ For each window it plans which row groups the lanes' stretch touches, and makes 
     task   read ──► decode a part ──► cut every band that it completes ──► the next part ... ──► release the chunk
     held   chunk    + part            + slices, text of bands                 - part             - chunk
 
-When all tasks of a window have come out, its slices go to the packer, which gives their bytes back once the rows have
-been copied from them. So what is held is fetched bytes, decoded parts and shuffled slices, and each is counted.
+A task is done by the thread that has it (`work.run_task`), or by a helper of it, a process (`processes`); what it is
+admitted with and gives back is the same. When all tasks of a window have come out, its slices go to the packer, which
+gives their bytes back once the rows have been copied from them. So what is held is fetched bytes, decoded parts and
+shuffled slices, and each is counted.
 """
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from ..blocks import IntArray, TokenArray, TokenPart
+from ..blocks import IntArray, TokenArray
 from ..errors import LoaderClosedError
-from ..order.order import Order, Window
+from ..order.order import Order, StepBlocks, Window
+from ..turns import Decoders
 from .config import Counters, EngineConfig
 from .cost import kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
+from .processes import Helpers
 from .reserve import Reserve
-from .slices import Band, BandText, Slices, cut_band
+from .segments import Segment, SegmentPool
+from .slices import BandText, Slices
+from .wire import Answer, BandWork, Piece
+from .work import SourceWork, TaskWork, WindowWork, run_task
 
 __all__ = ["Engine", "Lengths"]
 
@@ -55,27 +62,26 @@ class _Shared:
         decoders: held while decoding and cutting: more threads wait for storage than there are cores to decode on.
         stop: set when nothing is wanted any more.
         reserve: for row groups that hold more while they are decoded than was thought.
+        helpers: that do tasks in place of the threads, if there are any.
     """
 
     budget: Budget
     counters: Counters
-    decoders: contextlib.AbstractContextManager[object]
+    decoders: Decoders
     stop: threading.Event
     reserve: Reserve
+    helpers: Helpers | None = None
 
 
 class _WindowJob:
     """One window on its way: its tasks run on any threads, and put together the text of bands that lie in several."""
 
-    def __init__(self, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
+    def __init__(self, place: int, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
         self.plan = plan
-        self._config = config
-        self._shared = shared
-        self._budget = shared.budget
-        self._lock = threading.Lock()
-        self._texts: dict[Band, BandText] = {}
-        self._band_begins = [band.begin for band in plan.bands]
-        self._band_ends = [band.end for band in plan.bands]
+        self.config = config
+        self.shared = shared
+        self.work = WindowWork.of(place, config, plan)
+        self._source = SourceWork.of(config)
 
     @property
     def slices_bytes(self) -> int:
@@ -84,14 +90,11 @@ class _WindowJob:
 
     def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
-        slices: list[Slices] = []
-        raws = self._read(task)
-        with self._shared.decoders:
-            tokens, fallbacks = self._decode(task, raws, slices)
-        del raws
-        self._budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
-        counters = self._shared.counters
-        with self._budget.lock:
+        work = TaskWork.of(self.config.index, self.plan, task)
+        slices, tokens, fallbacks = self.do(work)
+        self.shared.budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
+        counters = self.shared.counters
+        with self.shared.budget.lock:
             counters.reads += len(task.reads)
             counters.bytes_read += sum(read.length for read in task.reads)
             counters.row_groups += len(task.ordinals)
@@ -99,106 +102,151 @@ class _WindowJob:
             counters.fallbacks += fallbacks
         return self, slices
 
-    def _read(self, task: TaskPlan) -> dict[int, memoryview]:
-        """The row groups' bytes, by ordinal."""
-        index, groups = self._config.index, self.plan.window.groups
-        raws = {}
-        for read in task.reads:
-            file = index.files[read.file]
-            data = memoryview(self._config.storage.read(file, read.start, read.length, self._shared.stop))
-            for ordinal in read.ordinals:
-                begin = int(index.start[groups[ordinal]]) - read.start
-                raws[ordinal] = data[begin : begin + int(index.length[groups[ordinal]])]
-        return raws
+    def do(self, work: TaskWork) -> tuple[list[Slices], int, int]:
+        """Do a task: the slices that it completes, tokens that were decoded, row groups that fell back."""
+        raise NotImplementedError
 
-    def _decode(self, task: TaskPlan, raws: Mapping[int, memoryview], slices: list[Slices]) -> tuple[int, int]:
-        """Decode row groups and cut from them; returns (tokens that were decoded, row groups that fell back)."""
-        config, plan = self._config, self.plan
-        chunks = config.index.chunks(plan.window.groups[list(task.ordinals)])
-        if len(chunks) > 1:
-            part = config.format.decode_together(
-                [raws[ordinal] for ordinal in task.ordinals],
-                chunks,
-                dtype=config.held_dtype,
-                bound=config.bound,
-                eos_id=config.eos_id,
-            )
-            if part is not None:
-                # What lies between a task's row groups in the window has no tokens.
-                self._cut_from(part, int(plan.window.offsets[task.ordinals[0]]), slices)
-                return self._tokens(part), 0
-        tokens = fallbacks = 0
-        for ordinal, chunk in zip(task.ordinals, chunks, strict=True):
-            origin = int(plan.window.offsets[ordinal])
-            opened = config.format.open(raws[ordinal], chunk)
-            cost = opened.cost_bytes(dtype=config.held_dtype, eos=config.eos_id is not None)
-            parts = opened.parts(
-                dtype=config.held_dtype,
-                bound=config.bound,
-                eos_id=config.eos_id,
-                first=int(plan.starts[0]) - origin,
-                last=int(plan.starts[-1]) - origin,
-            )
-            with self._shared.reserve.hold(cost - plan.costs[ordinal].decode, chunk):
-                for part in parts:
-                    tokens += self._tokens(part)
-                    self._cut_from(part, origin + part.begin, slices)
-                    del part  # not to be held while the next one is decoded
-            fallbacks += bool(opened.fallback)
-            del opened, parts
-        return tokens, fallbacks
+    def admitted(self, task: TaskPlan) -> None:
+        """A task has been admitted."""
 
-    def _tokens(self, part: TokenPart) -> int:
-        """How many there are, without EOS."""
-        return len(part.tokens) - (len(part.starts) if self._config.eos_id is not None else 0)
+    def window_slices(self, slices: list[Slices], blocks: StepBlocks) -> WindowSlices:
+        """What all tasks together have cut."""
+        slices.sort(key=lambda band: band.first)
+        return WindowSlices.of(slices, self.plan.spans, blocks, self.slices_bytes)
 
-    def _cut_from(self, part: TokenPart, begin: int, slices: list[Slices]) -> None:
-        """Cut the bands that a part, which begins there in the window, completes."""
-        end = begin + len(part.tokens)
-        starts = part.starts
-        if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
-            starts = starts[np.append(starts[1:] != starts[:-1], True)]
-        bands = self.plan.bands
-        # Bands follow each other: those that end behind the part's beginning and begin before its end.
-        first_band = bisect.bisect_right(self._band_ends, begin)
-        for number in range(first_band, bisect.bisect_left(self._band_begins, end)):
-            band = bands[number]
-            low, high = max(band.begin, begin), min(band.end, end)
-            tokens = part.tokens[low - begin : high - begin]
-            # A document that begins at the very end of the part is empty so far, and of whatever comes next.
-            first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
-            documents = starts[first:last] + (begin - band.begin)
-            if high - low == band.end - band.begin:
-                slices.append(self._cut(band, tokens, documents))
-            else:
-                with self._lock:
-                    text = self._texts.get(band)
-                    if text is None:
-                        text = self._texts[band] = BandText(band, self._config.held_dtype)
-                text.tokens[low - band.begin : high - band.begin] = tokens
-                with self._lock:
-                    text.documents.append(documents)
-                    text.missing -= high - low
-                    if text.missing:
-                        continue
-                    del self._texts[band]
-                slices.append(self._cut(band, text.tokens, np.concatenate(text.documents)))
-                del text
-            if band in self.plan.texts:
-                self._budget.release(self.plan.texts[band])
+    def release_text(self, number: int) -> None:
+        """A band's text is not held any more."""
+        band = self.work.bands[number]
+        if band in self.plan.texts:
+            self.shared.budget.release(self.plan.texts[band])
 
-    def _cut(self, band: Band, tokens: TokenArray, documents: IntArray) -> Slices:
-        plan, first = self.plan, self._config.first
-        return cut_band(
-            band,
-            tokens,
-            documents,
-            starts=plan.starts[band.first_lane - first : band.last_lane - first + 1],
-            window=plan.window,
-            order=self._config.order,
-            spans=plan.spans,
-            first_lane=first,
+
+class _ThreadJob(_WindowJob):
+    """One whose tasks are done by the threads that have them."""
+
+    def __init__(self, place: int, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
+        super().__init__(place, config, plan, shared)
+        self._lock = threading.Lock()
+        self._texts: dict[int, BandText] = {}
+
+    def do(self, work: TaskWork) -> tuple[list[Slices], int, int]:
+        """See `_WindowJob`."""
+        results = _Results(self)
+        tokens, fallbacks = run_task(
+            self._source,
+            self.work,
+            work,
+            results,
+            decoders=self.shared.decoders,
+            hold=self.shared.reserve.hold,
+            stop=self.shared.stop,
         )
+        return results.slices, tokens, fallbacks
+
+    def join(self, number: int, at: int, tokens: TokenArray, documents: IntArray) -> tuple[TokenArray, IntArray] | None:
+        """See `work.Results`."""
+        with self._lock:
+            text = self._texts.get(number)
+            if text is None:
+                text = self._texts[number] = BandText(self.work.bands[number], self.config.held_dtype)
+        text.tokens[at : at + len(tokens)] = tokens
+        with self._lock:
+            text.documents.append(documents)
+            text.missing -= len(tokens)
+            if text.missing:
+                return None
+            del self._texts[number]
+        return text.tokens, np.concatenate(text.documents)
+
+
+class _Results:
+    """What a task of a thread makes; see `work.Results`."""
+
+    def __init__(self, job: _ThreadJob) -> None:
+        self.slices: list[Slices] = []
+        self.join = job.join
+        self._job = job
+
+    def keep(self, number: int, slices: Slices) -> None:
+        """See `work.Results`."""
+        self.slices.append(slices)
+        self._job.release_text(number)
+
+
+class _HelpersJob(_WindowJob):
+    """One whose tasks are done by helpers, in a segment."""
+
+    def __init__(self, place: int, config: EngineConfig, plan: WindowPlan, shared: _Shared, helpers: Helpers) -> None:
+        super().__init__(place, config, plan, shared)
+        self._place = place
+        self._helpers = helpers
+        self._lock = threading.Lock()
+        self._segment: Segment | None = None
+        self._memory: TokenArray | None = None
+        self._counted_bytes = 0
+        starts = plan.starts
+        self._tokens = np.diff(np.clip(plan.window.offsets, starts[0], starts[-1])).tolist()  # of each row group
+        # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
+        self._pieces: dict[int, list[Piece]] = {}
+
+    def admitted(self, task: TaskPlan) -> None:
+        """See `_WindowJob`."""
+        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_dtype.itemsize
+        with self._lock:
+            self._counted_bytes += admitted
+            if self._segment is not None:
+                self._helpers.segments.count(self._segment, admitted)
+
+    def _in_memory(self) -> Segment:
+        """The window's segment."""
+        with self._lock:
+            if self._segment is None:
+                dtype = self.config.held_dtype
+                size = sum(self._tokens) * dtype.itemsize
+                self._segment, memory = self._helpers.segments.take(size, self._counted_bytes)
+                self._memory = memory.view(dtype)
+            return self._segment
+
+    def do(self, work: TaskWork) -> tuple[list[Slices], int, int]:
+        """See `_WindowJob`."""
+        answer = self._ask(work)
+        slices = self._slices(answer)
+        for number, tokens, documents in answer.pieces:
+            band = self.work.bands[number]
+            with self._lock:
+                pieces = self._pieces.setdefault(number, [])
+                pieces.append(Piece(number, tokens, documents))
+                if sum(piece.tokens for piece in pieces) < band.end - band.begin:
+                    continue
+                del self._pieces[number]
+            slices += self._slices(self._ask(BandWork(number, np.concatenate([piece.documents for piece in pieces]))))
+        return slices, answer.tokens, answer.fallbacks
+
+    def _ask(self, work: TaskWork | BandWork) -> Answer:
+        connection = self._helpers.connection()
+        answer = connection.do(work, self.work, self._in_memory(), self.shared.reserve.hold)
+        with self.shared.budget.lock:
+            told = connection.helper.retries
+            self.shared.counters.retries += max(0, answer.retries[self._place] - told[self._place])
+            told[self._place] = max(told[self._place], answer.retries[self._place])
+        return answer
+
+    def _slices(self, answer: Answer) -> list[Slices]:
+        """The bands that were cut. Their tokens are where those of all of the window are."""
+        slices, begin = [], 0
+        for number, count in answer.cut:
+            self.release_text(number)
+            first = self.work.bands[number].first_lane - self.work.first_lane
+            slices.append(Slices(first=first, rectangles=[], documents=answer.documents[begin : begin + count]))
+            begin += count
+        return slices
+
+    def window_slices(self, slices: list[Slices], blocks: StepBlocks) -> WindowSlices:
+        """See `_WindowJob`."""
+        # From here on whoever has the slices keeps the segment, and nobody else: not this job.
+        memory, self._memory = self._memory, None
+        assert memory is not None
+        return super().window_slices([*slices, self.work.whole(memory)], blocks)
 
 
 class Engine:
@@ -207,8 +255,8 @@ class Engine:
     Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
-        sources: what it runs on. Budget and threads are the first one's, requests the most that one has;
-            they serve all of them together.
+        sources: what it runs on. The budget is the first one's, threads and requests the most that one has; they
+            serve all of them together.
         demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
             a source's own windows in their order.
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
@@ -239,13 +287,27 @@ class Engine:
         reserve = reserve_bytes(sources, least_bytes)
         self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
-        self.budget.acquire(max(map(kept_by_threads, sources)) + reserved_bytes)
+        self.budget.acquire(kept_by_threads(sources) + reserved_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
         requests = max(source.requests for source in sources)
-        spare = requests > general.threads
-        decoders = threading.Semaphore(general.threads) if spare else contextlib.nullcontext()
-        self._shared = _Shared(self.budget, counters, decoders, threading.Event(), Reserve(reserve, self.budget))
-        workers = max(general.threads, requests)
+        threads = max(source.threads for source in sources)
+        workers = max(threads, requests)
+        helpers = self._helpers = None
+        give_back = self.budget.release
+        if general.processes:
+            segments = SegmentPool(_spare_bytes(sources, general.budget_bytes - reserve - least_bytes))
+            self.budget.acquire(segments.spare_bytes)
+            helpers = Helpers(general.processes, workers, list(map(SourceWork.of, sources)), segments)
+            give_back = functools.partial(_give_back, self.budget, segments)
+            self._helpers = helpers
+        self._shared = _Shared(
+            self.budget,
+            counters,
+            Decoders(threads),
+            threading.Event(),
+            Reserve(reserve, self.budget),
+            helpers,
+        )
         self._prefetcher = Prefetcher(
             _tasks(sources, demand, self._shared, general.budget_bytes - least_bytes),
             self.budget,
@@ -262,16 +324,20 @@ class Engine:
                 WindowCursor(
                     _windows_of(self._prefetcher, place, source.order, each),
                     functools.partial(self._prefetcher.ready, place),
-                    self.budget.release,
+                    give_back,
                 ),
             )
             for place, (source, each) in enumerate(zip(sources, lengths, strict=True))
         ]
 
+        if helpers is not None:
+            # Before the threads are waited for, some of which wait for helpers: the last finalizer is the first to run.
+            weakref.finalize(self, helpers.end)
+
     def rows(
         self,
         source: int,
-        positions: IntArray,
+        positions: IntArray | int,
         seq_len: int,
         overlap: int,
         *,
@@ -289,11 +355,15 @@ class Engine:
         self._packers = None
         self._shared.stop.set()
         self._prefetcher.halt()
+        if self._helpers is not None:
+            self._helpers.end(wait=False)
 
     def close(self) -> None:
-        """Halt, and wait until every thread has ended."""
+        """Halt, and wait until every thread and helper has ended."""
         self.halt()
         self._prefetcher.close()
+        if self._helpers is not None:
+            self._helpers.end()
 
 
 def _windows_of(
@@ -304,10 +374,9 @@ def _windows_of(
     def next_window() -> WindowSlices:
         results = prefetcher.take(place)
         job = results[0][0]
-        bands = sorted((band for _, bands in results for band in bands), key=lambda band: band.first)
         window = job.plan.window
         length = lengths[bisect.bisect_right(lengths, window.before, key=lambda change: change[0]) - 1][1]
-        return WindowSlices.of(bands, job.plan.spans, order.step_blocks(window, length), job.slices_bytes)
+        return job.window_slices([band for _, bands in results for band in bands], order.step_blocks(window, length))
 
     return next_window
 
@@ -319,7 +388,36 @@ def _tasks(
     for place, window in demand:
         plan = plan_window(sources[place], window, spare_bytes)
         # Where the window has no token for these lanes, there are no tasks.
-        job = _WindowJob(sources[place], plan, shared)
+        job: _WindowJob
+        if shared.helpers is None:
+            job = _ThreadJob(place, sources[place], plan, shared)
+        else:
+            job = _HelpersJob(place, sources[place], plan, shared, shared.helpers)
         for task in plan.tasks:
             more = task is not plan.tasks[-1]
             yield Task(functools.partial(job.run, task), task.cost_bytes, more=more, stream=place)
+            job.admitted(task)  # whoever asks for the next one has had this one admitted
+
+
+def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
+    """Release what windows have held that were used up."""
+    segments.collect()
+    budget.release(held_bytes)
+
+
+def _spare_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
+    """What segments may hold beyond what is counted: two windows', where there is room for them beside the next window.
+    One is free as soon as the next one is waited for, whose segment is full of what was in it before.
+
+    Args:
+        sources: the engine's.
+        beyond_bytes: what the budget has beyond the least.
+    """
+    largest = max(_window_bytes(source) for source in sources)
+    return max(0, min(2 * largest, beyond_bytes - 2 * largest))
+
+
+def _window_bytes(config: EngineConfig) -> int:
+    """The most bytes of tokens that a window holds."""
+    tokens = int(np.sort(config.order.group_tokens)[-config.order.window :].sum())
+    return (tokens * (config.last - config.first) // config.order.lanes + config.last) * config.held_dtype.itemsize

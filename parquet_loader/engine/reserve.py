@@ -13,11 +13,12 @@ Whoever holds some of it waits for nobody, so it comes back; a row group that ne
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ..errors import ConfigError
 from ..formats.base import ColumnChunk, CountingBudget
+from ..turns import aside
 from .prefetch import Budget
 
 __all__ = ["Reserve"]
@@ -36,7 +37,7 @@ class Reserve:
         self._budget = budget
         self._left = CountingBudget(reserve_bytes)
 
-    @contextmanager
+    @contextlib.contextmanager
     def hold(self, more_bytes: int, chunk: ColumnChunk) -> Iterator[None]:
         """Hold so many bytes more than a row group's task was admitted with, waiting for others that do.
 
@@ -55,7 +56,9 @@ class Reserve:
                 f"budget_bytes {self._budget.limit_bytes + self._bytes:,} leaves {self._bytes:,} for that; give at "
                 f"least {enough:,}, or write the file with pages of about a megabyte"
             )
-        with self._left.hold(more_bytes):
+        with contextlib.ExitStack() as held:
+            with aside():  # those that hold some decode, and give it back only then
+                held.enter_context(self._left.hold(more_bytes))
             with self._budget.lock:
                 self._budget.acquire(more_bytes)
             try:

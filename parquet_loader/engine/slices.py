@@ -17,14 +17,16 @@ fragments; one permutation, a lane's documents after another's, then moves all o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from ..blocks import IntArray, TokenArray, as_arrow, as_binary, pooled
+from ..blocks import IntArray, TokenArray, permuted, pooled
 from ..order.order import Order, Window
 
-__all__ = ["Band", "BandText", "Slices", "Spans", "cut_band", "equal_stretches", "plan_bands", "slice_spans"]
+__all__ = ["Band", "BandText", "Slices", "Spans", "cut_band", "plan_bands", "slice_spans"]
 
 # Where row groups or slices are tiny, lanes are cut together until a band is worth its Python: a quarter megabyte.
 BAND_TOKENS = 1 << 16
@@ -72,12 +74,19 @@ class Spans:
         width: columns.
         begins: the stream position that each lane's slice begins at, shape ``(lanes,)``.
         ends: the stream position after each lane's slice, shape ``(lanes,)``.
+        changes: the lanes, counted from the first, whose slices begin or end elsewhere than those of the lane before:
+            few, whatever the number of lanes.
     """
 
     origin: int
     width: int
     begins: IntArray
     ends: IntArray
+    changes: list[int]
+
+    def stretches(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The lanes ``[first, last)``, counted from the first, in stretches ``[low, high)`` of equal slices."""
+        return pairwise([first, *(lane for lane in self.changes if first < lane < last), last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +115,14 @@ def slice_spans(window: Window, starts: IntArray, lanes: int, first: int, last: 
     begins = window.lane_begins(lanes, first, last)
     ends = begins + np.diff(starts)
     origin = int(begins.min())
-    return Spans(origin=origin, width=int(ends.max()) - origin, begins=begins, ends=ends)
+    changes = (begins[1:] != begins[:-1]) | (ends[1:] != ends[:-1])
+    return Spans(
+        origin=origin,
+        width=int(ends.max()) - origin,
+        begins=begins,
+        ends=ends,
+        changes=(changes.nonzero()[0] + 1).tolist(),
+    )
 
 
 def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Band]:
@@ -186,44 +202,34 @@ def cut_band(
     borders = _borders(cuts, documents)
     lane_documents = borders.searchsorted(cuts)
     if order.shuffle:
-        permutation = np.empty(len(borders) - 1, np.int64)
-        ranges = zip(lane_documents[:-1].tolist(), lane_documents[1:].tolist(), strict=True)
-        for lane, (low, high) in enumerate(ranges, band.first_lane):
-            permutation[low:high] = low + order.document_order(
-                high - low, epoch=window.epoch, window=window.number, lane=lane
-            )
-        moved = as_binary(tokens, borders).take(as_arrow(permutation))
-        _, moved_offsets, moved_tokens = moved.buffers()
-        begins_at = np.frombuffer(moved_offsets, np.int64)[: len(permutation)] >> (tokens.itemsize.bit_length() - 1)
-        tokens = np.frombuffer(moved_tokens, tokens.dtype)[: band.end - band.begin]
+        permutation = order.document_order(
+            lane_documents.tolist(), epoch=window.epoch, window=window.number, lane=band.first_lane
+        )
+        begins_at, tokens = permuted(tokens, borders, permutation)
     else:
         begins_at = borders[:-1]
         tokens = tokens.copy()  # a view would keep all of a part alive
     first, last = band.first_lane - first_lane, band.last_lane - first_lane
-    begins, lengths = spans.begins[first:last], np.diff(cuts)
     rectangles = []
-    for low, high in equal_stretches(begins, lengths):
-        if lengths[low]:
-            together = tokens[int(cuts[low]) : int(cuts[high])].reshape(high - low, int(lengths[low]))
-            rectangles.append((first + low, first + high, int(begins[low]), together))
-    origins = np.arange(first, last) * spans.width + begins - spans.origin - cuts[:-1]
-    return Slices(first=first, rectangles=rectangles, documents=begins_at + origins.repeat(np.diff(lane_documents)))
-
-
-def equal_stretches(*arrays: IntArray) -> list[tuple[int, int]]:
-    """The longest stretches ``[low, high)`` in which each of some arrays, all of one length, has one value only."""
-    changes = np.zeros(len(arrays[0]) - 1, bool)
-    for array in arrays:
-        changes |= array[1:] != array[:-1]
-    edges = (changes.nonzero()[0] + 1).tolist()
-    return list(zip([0, *edges], [*edges, len(arrays[0])], strict=True))
+    for low, high in spans.stretches(first, last):
+        begin = int(spans.begins[low])
+        length = int(spans.ends[low]) - begin
+        if length:
+            together = tokens[int(cuts[low - first]) : int(cuts[high - first])].reshape(high - low, length)
+            rectangles.append((low, high, begin, together))
+    # Where the matrix has the token that is the band's first, if it were each lane's.
+    origins = np.arange(first, last) * spans.width
+    origins += spans.begins[first:last] - cuts[:-1]
+    origins -= spans.origin
+    documents = origins.repeat(lane_documents[1:] - lane_documents[:-1])
+    documents += begins_at
+    return Slices(first=first, rectangles=rectangles, documents=documents)
 
 
 def _borders(cuts: IntArray, documents: IntArray) -> IntArray:
     """Where a band's documents begin and its lanes are cut, rising without equals."""
-    borders = np.concatenate((cuts, documents))
-    borders.sort()
-    distinct = borders[1:] != borders[:-1]
-    if not distinct.all():  # empty documents, empty slices, and borders where a lane is cut
-        borders = borders[np.concatenate(([True], distinct))]
-    return borders
+    borders = np.concatenate((documents, cuts))
+    borders.sort(kind="stable")  # of rising stretches it merges them
+    repeated = (borders[1:] == borders[:-1]).nonzero()[0]
+    # Empty documents, empty slices, and documents that begin where a lane is cut.
+    return np.delete(borders, repeated) if len(repeated) else borders

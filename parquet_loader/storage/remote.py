@@ -53,6 +53,9 @@ class FsspecStorage:
         urls: what the source consists of.
         storage_options: for the filesystem.
         retry_seconds: how long a request is tried again once it has failed.
+
+    Attributes:
+        is_in_memory: whether the files are in this process's memory, where no other one sees them.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class FsspecStorage:
         self._retries = Retries(retry_seconds)
         self._has_answered = False
         self._scheme = next((link.scheme for link in locations[0].links if link.scheme), "")
+        self.is_in_memory = any(link.scheme == "memory" for location in locations for link in location.links)
         # A stall is to be noticed while there is time to try again.
         stall = min(_STALL_SECONDS, max(2.0, retry_seconds)) if retry_seconds else _STALL_SECONDS
         if len(locations[0].links) == 1:

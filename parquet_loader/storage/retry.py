@@ -46,6 +46,9 @@ class Retries:
         self._lock = threading.RLock()
         self._told = -_BURST_SECONDS
 
+    def __reduce__(self) -> tuple[type[Retries], tuple[float]]:
+        return Retries, (self.limit_seconds,)  # a copy has made no request
+
     def call(
         self,
         request: Callable[[float | None], T],

@@ -51,10 +51,33 @@ def test_ranks_share_the_lanes_without_gap_or_overlap(lanes: int, ranks: int) ->
     assert max(last - first for first, last in ranges) - min(last - first for first, last in ranges) <= 1
 
 
-@given(words=st.lists(st.integers(0, 5) | st.integers(0, 2**64 - 1), max_size=200))
-def test_the_fast_argsort_is_stable_where_words_are_equal(words: list[int]) -> None:
-    array = np.array(words, np.uint64)
-    assert stable_argsort(array).tolist() == np.argsort(array, kind="stable").tolist()
+WORDS = st.integers(0, 2**64 - 1)
+
+
+@given(
+    stretches=st.lists(st.lists(WORDS, max_size=50) | st.lists(WORDS | st.integers(0, 5), max_size=50), max_size=4),
+)
+def test_the_fast_argsort_is_stable_where_words_are_equal(stretches: list[list[int]]) -> None:
+    borders = [0, *itertools.accumulate(map(len, stretches))]
+    found = stable_argsort(np.array(list(itertools.chain.from_iterable(stretches)), np.uint64), borders)
+    for words, (low, high) in zip(stretches, itertools.pairwise(borders), strict=True):
+        expected = np.argsort(np.array(words, np.uint64), kind="stable") + low
+        assert found[low:high].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("differing", [0, 1, 6, 7, 8, 63])
+def test_the_fast_argsort_tells_words_apart_by_any_bit(differing: int) -> None:
+    words = np.full(100, 2**64 - 1, np.uint64)
+    words[::3] ^= np.uint64(1 << differing)
+    assert stable_argsort(words, [0, 100]).tolist() == np.argsort(words, kind="stable").tolist()
+
+
+def test_the_documents_of_neighbouring_lanes_are_in_the_order_that_each_has_alone() -> None:
+    order = order_of([100], lanes=9, window=1, seed=5)
+    together = order.document_order([0, 7, 7, 20], epoch=2, window=3, lane=4)
+    for lane, (low, high) in enumerate([(0, 7), (7, 7), (7, 20)], 4):
+        alone = order.document_order([0, high - low], epoch=2, window=3, lane=lane)
+        assert (together[low:high] - low).tolist() == alone.tolist()
 
 
 def test_permutations_are_the_ones_this_format_promises() -> None:
@@ -129,7 +152,7 @@ def test_the_batches_of_an_epoch_are_counted_right(total: int, lanes: int, seq_l
 def test_without_shuffle_everything_is_in_storage_order() -> None:
     order = order_of([3, 4, 5], lanes=2, window=2, shuffle=False)
     assert order.group_order(5).tolist() == [0, 1, 2]
-    assert order.document_order(4, epoch=1, window=0, lane=0).tolist() == [0, 1, 2, 3]
+    assert order.document_order([0, 4], epoch=1, window=0, lane=0).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2**40])

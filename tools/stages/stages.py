@@ -1,6 +1,6 @@
 """Where the loader's time goes: ns per token of each stage of a row group's way, on one thread.
 
-    python tools/stages/stages.py [--tokens 32000000] [--rounds 5] [--layout dictionary]
+    python tools/stages/stages.py [--tokens 32000000] [--rounds 5] [--layout dictionary] [--mean-length 1000]
 
 The engine's tasks are run one after another on this thread, with a clock around the functions that do the stages, and
 then batches are taken whose windows are there already. Each stage's best round is told: others on the machine can only
@@ -10,7 +10,6 @@ add to it. The set is the one of `tools/scaling/scaling.py`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import sys
 import tempfile
@@ -19,17 +18,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from parquet_loader import ParquetLoader, blocks
-from parquet_loader.engine import engine, pack, slices
+from parquet_loader import ParquetLoader
+from parquet_loader.engine import engine, pack, slices, work
 from parquet_loader.engine.config import Counters, EngineConfig
 from parquet_loader.engine.prefetch import Budget
 from parquet_loader.engine.reserve import Reserve
 from parquet_loader.formats.parquet import PARQUET, decode, pages, values
+from parquet_loader.order import order
 from parquet_loader.order.order import Window
 from parquet_loader.storage import local
+from parquet_loader.turns import Decoders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scaling"))
 from scaling_data import ENCODINGS, PRETOKENIZE, SetSpec, generate
@@ -49,7 +49,12 @@ CLOCKS: list[tuple[str, Any, str]] = [
     ("values", values.PlainValues, "append"),
     ("page headers", PARQUET, "open"),
     ("the rest of decoding", decode.OpenChunk, "_decode"),
-    ("cut: order and borders", engine, "cut_band"),
+    ("cut: borders", slices, "_borders"),
+    ("cut: random words", order, "random_words"),
+    ("cut: argsort", order, "stable_argsort"),
+    ("cut: move documents", slices, "permuted"),
+    ("the rest of cutting", work, "cut_band"),
+    ("parts to bands", work._Run, "_cut_from"),
     ("plan", engine, "plan_window"),
     ("rows: copy", pack, "_copy"),
 ]
@@ -87,7 +92,7 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     config = loader._config
     budget = Budget(1 << 60)
     budget.held_bytes = 1 << 59  # whatever is given back
-    shared = engine._Shared(budget, Counters(), contextlib.nullcontext(), threading.Event(), Reserve(0, budget))
+    shared = engine._Shared(budget, Counters(), Decoders(1), threading.Event(), Reserve(0, budget))
     clocks.seconds.clear()
     kept: list[object] = []
     begin = time.perf_counter()
@@ -126,24 +131,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layout", choices=[*ENCODINGS, PRETOKENIZE], default="dictionary")
     parser.add_argument("--codec", default="snappy")
+    parser.add_argument("--mean-length", type=float, default=1000, help="tokens of a document, on average")
+    parser.add_argument("--group-tokens", type=int, default=1_000_000, help="tokens of a row group, about")
+    parser.add_argument("--window", type=int, default=16, help="row groups of a window")
     options = parser.parse_args()
     clocks = Clocks()
-    as_binary = blocks.as_binary
-
-    def clocked(*arguments: Any) -> SimpleNamespace:
-        return SimpleNamespace(take=clocks.around("cut: move documents", as_binary(*arguments).take))
-
-    setattr(slices, "as_binary", clocked)  # noqa: B010  # which it imports
     for stage, owner, name in CLOCKS:
         setattr(owner, name, clocks.around(stage, getattr(owner, name)))
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        generate(Path(folder) / "set", SetSpec(tokens=options.tokens, encoding=options.layout, codec=options.codec))
+        spec = SetSpec(
+            tokens=options.tokens,
+            group_tokens=options.group_tokens,
+            mean_length=options.mean_length,
+            encoding=options.layout,
+            codec=options.codec,
+        )
+        generate(Path(folder) / "set", spec)
         for _ in range(options.rounds):
-            with ParquetLoader(Path(folder) / "set", seq_len=2048, lanes=64, window=8, cache_dir=folder) as loader:
+            with ParquetLoader(
+                Path(folder) / "set", seq_len=2048, lanes=64, window=options.window, cache_dir=folder
+            ) as loader:
                 found = tasks_ns(loader, len(loader.index) * 2, clocks) | rows_ns(loader, clocks)
             best = {stage: min(ns, best.get(stage, ns)) for stage, ns in found.items()}
-    print(f"{options.layout}, {options.codec}: ns per token, best of {options.rounds} rounds")
+    print(f"{options.layout}, {options.codec}, documents of {options.mean_length:,g} tokens")
+    print(f"ns per token, best of {options.rounds} rounds")
     for stage, ns in best.items():
         print(f"{stage:24}  {ns:5.2f}")
     print(f"{'all':24}  {sum(best.values()):5.2f}")

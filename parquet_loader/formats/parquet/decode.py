@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
 from ...errors import DataError
+from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
 from . import pages as pages_
 from . import rehost, thrift
@@ -479,7 +480,7 @@ def _decode_framed(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnCh
     chunk = chunks[0]
     framed = pa.BufferReader(b"".join((rehost.MAGIC, *raws, _footer(chunks))))
     try:
-        with pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
+        with aside(), pq.ParquetFile(framed, pre_buffer=False, page_checksum_verification=True) as file:
             column = file.read(use_threads=False).column(0)
     except MemoryError:  # pyarrow has an ArrowException for it
         raise

@@ -110,12 +110,7 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew:
             path=file.path,
         )
     try:
-        # The limits only guard against allocating more than the bytes can describe, which is what the length says.
-        framed = footer.schema_file()
-        schema = pq.ParquetFile(
-            pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
-        ).schema
-        leaves = tuple(_leaves(schema.to_arrow_schema()))
+        leaves, layouts = _schema_of(footer.schema_file())
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"its schema cannot be read ({error})", path=file.path) from error
     if len(leaves) != len(footer.types):
@@ -139,7 +134,7 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew:
         if anew or _WRONG_NULL_COUNTS.match(footer.created_by):
             array[ENTRY_ARRAYS.index("tokens")] = -1
         _check_numbers(file, leaf, array)
-        columns[leaf.name] = (_layout(schema, leaf), array)
+        columns[leaf.name] = (layouts[leaf.number], array)
     has_tokens = bool(columns)
     for leaf in named:
         if leaf.name not in columns and names[leaf.name] == 1:
@@ -185,6 +180,18 @@ def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
         advice = conversion_of([file.path], where)
         cause = advice or f"it starts with {head[:8]!r}"
     return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)
+
+
+@functools.lru_cache(maxsize=8)  # the files of a set mostly have the same
+def _schema_of(framed: bytes) -> tuple[tuple[Leaf, ...], dict[int, ColumnLayout]]:
+    """The leaf columns of a file's schema, and the layouts of those that are lists of integers, by their numbers."""
+    # The limits only guard against allocating more than the bytes can describe, which is what the length says.
+    schema = pq.ParquetFile(
+        pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
+    ).schema
+    leaves = tuple(_leaves(schema.to_arrow_schema()))
+    tokens = [leaf for leaf in leaves if leaf.is_tokens and leaf.number < len(schema)]
+    return leaves, {leaf.number: _layout(schema, leaf) for leaf in tokens}
 
 
 def _leaves(schema: pa.Schema) -> Iterator[Leaf]:

@@ -24,8 +24,9 @@ Source: parquet.thrift of the Parquet format.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ __all__ = ["EncryptedColumnError", "Footer", "Numbers", "read_footer"]
 ByteArray = npt.NDArray[np.uint8]
 BoolArray = npt.NDArray[np.bool_]
 Fields = dict[int, thrift.Value]
+T = TypeVar("T")
 
 # How many there are of each in parquet.thrift.
 _TYPES, _REPETITIONS = 8, 3
@@ -62,6 +64,10 @@ _LONG = 8 << 10  # bytes of a footer that has chunks enough to follow them toget
 _VARINT_BYTES = 9  # more than any number of sense takes
 _MOST_SHAPES = 32
 _MOST_STEPS = 256  # of a shape; histograms may have any number
+_REMEMBERED_BYTES = 1 << 20  # of a schema, or of metadata
+_MOST_GROUPS = 64  # payloads of a pattern
+_MOST_PATTERNS = 32  # of which structs are looked for
+_COST_OF_PATTERN = 20  # what making one takes, in structs read step by step
 
 # Where a ColumnChunk holds what is wanted.
 _PATHS = {
@@ -115,6 +121,7 @@ class Footer:
     _arrow_schema: bytes
     _starts: IntArray  # shape (row groups, leaves): where each column chunk's struct begins
     _shapes: Sequence[_Shape]
+    _traced: Mapping[int, _Traced]  # what was read of some of them, by where they begin
 
     def schema_file(self) -> bytes:
         """A Parquet file of the same schema and no row groups."""
@@ -133,9 +140,15 @@ class Footer:
         """The file that the first column chunk is said to be in; "" for this one, as nearly all say."""
         if not self._starts.size:
             return ""
-        fields, _ = thrift.read_struct(self._data, int(self._starts[0, 0]))
-        path = fields.get(1)
-        return path.decode(errors="replace") if isinstance(path, bytes) else ""
+        traced = self._trace(int(self._starts[0, 0]))
+        step = traced.shape.fields.get(1)
+        if type(step) is not int or traced.shape.kinds[step] != thrift.BINARY:
+            return ""
+        path = thrift.Reader(self._data, traced.spans[step][0])
+        return path.take(path.varint()).decode(errors="replace")
+
+    def _trace(self, begin: int) -> _Traced:
+        return self._traced.get(begin) or _traced(self._data, begin)
 
     def numbers(self, leaf: int, groups: IntArray) -> Numbers:
         """The numbers of a leaf column in some row groups.
@@ -151,21 +164,21 @@ class Footer:
         for shape in self._shapes:
             if not len(left):
                 break
-            steps = _wanted_steps(shape.fields, shape.kinds)
-            lanes, _, positions = _follow(data, shape, starts[left], frozenset(steps.values()))
+            lanes, _, positions = _follow(data, shape, starts[left], frozenset(shape.steps.values()))
             if not len(lanes):
                 continue
-            _check_plain(shape.fields)
-            for name, step in steps.items():
+            if shape.encrypted:
+                raise EncryptedColumnError
+            for name, step in shape.steps.items():
                 read = _integers if shape.kinds[step] in _INTEGERS else _numbers
                 values[name][left[lanes]], known[name][left[lanes]] = read(data, positions[step])
             left = np.delete(left, lanes)
         for place in left.tolist():
-            tracer = _Tracer(self._data, int(starts[place]))
-            fields = tracer.struct(3)
-            _check_plain(fields)
-            for name, step in _wanted_steps(fields, [kind for kind, _, _ in tracer.payloads]).items():
-                kind, first, end = tracer.payloads[step]
+            traced = self._trace(int(starts[place]))
+            if traced.shape.encrypted:
+                raise EncryptedColumnError
+            for name, step in traced.shape.steps.items():
+                kind, (first, end) = traced.shape.kinds[step], traced.spans[step]
                 payload = thrift.Reader(self._data, first)
                 if kind in _INTEGERS and end - first <= _VARINT_BYTES:
                     values[name][place], known[name][place] = payload.integer(), True
@@ -194,7 +207,7 @@ def read_footer(data: memoryview) -> Footer:
         if kind in (thrift.TRUE, thrift.FALSE):
             continue
         if number == 2 and kind == thrift.LIST:
-            types = list(_leaves(_structs(reader)))
+            types = _schemas.read(reader, lambda: list(_leaves(_structs(reader))))
             schema = data[begin : reader.position]
         elif number == 3 and kind in _INTEGERS:
             file_rows = reader.integer()
@@ -203,7 +216,7 @@ def read_footer(data: memoryview) -> Footer:
             for _ in range(_struct_count(reader)):
                 rows.append(_walk_row_group(reader, chunks, starts, types))
         elif number == 5 and kind == thrift.LIST:
-            arrow_schema = _arrow_schema(reader)
+            arrow_schema = _metadata.read(reader, lambda: _arrow_schema(reader))
         elif number == 6 and kind == thrift.BINARY:
             created_by = reader.take(reader.varint())
         else:
@@ -221,7 +234,33 @@ def read_footer(data: memoryview) -> Footer:
         _arrow_schema=arrow_schema,
         _starts=np.array(starts, np.int64).reshape(len(rows), len(types)),
         _shapes=tuple(chunks.shapes.values()),
+        _traced=chunks.traced,
     )
+
+
+class _Remembered(Generic[T]):
+    """What the last bytes of a kind were read as: the files of a set mostly have the same schema and metadata.
+
+    A value of Thrift says itself where it ends, so bytes that begin with all of another value are that value.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, T] | None = None  # replaced as a whole: threads read footers at the same time
+
+    def read(self, reader: thrift.Reader, read: Callable[[], T]) -> T:
+        """``read()``, which moves the reader on, or what it was the last time."""
+        begin, last = reader.position, self._last
+        if last is not None and reader.data[begin : begin + len(last[0])] == last[0]:
+            reader.position += len(last[0])
+            return last[1]
+        value = read()
+        if reader.position - begin <= _REMEMBERED_BYTES:
+            self._last = bytes(reader.data[begin : reader.position]), value
+        return value
+
+
+_schemas = _Remembered[list[int]]()
+_metadata = _Remembered[bytes]()
 
 
 def _at(fields: thrift.Value, path: Sequence[int]) -> thrift.Value | None:
@@ -229,19 +268,6 @@ def _at(fields: thrift.Value, path: Sequence[int]) -> thrift.Value | None:
     for number in path:
         found = found.get(number) if isinstance(found, dict) else None
     return found
-
-
-def _wanted_steps(fields: Fields, kinds: Sequence[int]) -> dict[str, int]:
-    """The steps of a column chunk's struct that hold what `_PATHS` names."""
-    steps = {name: _at(fields, path) for name, path in _PATHS.items()}
-    return {
-        name: step for name, step in steps.items() if type(step) is int and kinds[step] in (*_INTEGERS, thrift.BINARY)
-    }
-
-
-def _check_plain(fields: Fields) -> None:
-    if _at(fields, _ENCRYPTED) is not None:
-        raise EncryptedColumnError
 
 
 def _struct_count(reader: thrift.Reader) -> int:
@@ -324,11 +350,101 @@ class _Shape:
         literals: the bytes before each payload, and those after the last one.
         kinds: each payload's type.
         fields: the fields, each with the number of its payload.
+        steps: the payloads that hold what `_PATHS` names.
+        encrypted: whether its numbers are, or the data.
     """
 
     literals: tuple[bytes, ...]
     kinds: tuple[int, ...]
     fields: Fields = field(compare=False)
+    steps: Mapping[str, int] = field(compare=False)
+    encrypted: bool = field(compare=False)
+
+    @classmethod
+    def of(cls, data: memoryview, begin: int, tracer: _Tracer, fields: Fields) -> _Shape:
+        """That of the struct that begins there, and was read by the tracer."""
+        kinds = tuple(kind for kind, _, _ in tracer.payloads)
+        edges = [begin, *(edge for _, first, end in tracer.payloads for edge in (first, end)), tracer.position]
+        found = {name: _at(fields, path) for name, path in _PATHS.items()}
+        return cls(
+            literals=tuple(bytes(data[a:b]) for a, b in zip(edges[::2], edges[1::2], strict=True)),
+            kinds=kinds,
+            fields=fields,
+            steps={
+                name: step
+                for name, step in found.items()
+                if type(step) is int and kinds[step] in (*_INTEGERS, thrift.BINARY)
+            },
+            encrypted=_at(fields, _ENCRYPTED) is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A struct that was read step by step, or as one of a known shape.
+
+    Attributes:
+        shape: of it.
+        spans: (first byte, end) of each payload.
+        end: the byte after the struct.
+    """
+
+    shape: _Shape
+    spans: Sequence[tuple[int, int]]
+    end: int
+
+
+def _traced(data: memoryview, begin: int) -> _Traced:
+    """The struct that begins there, read step by step."""
+    tracer = _Tracer(data, begin)
+    shape = _Shape.of(data, begin, tracer, tracer.struct(3))
+    return _Traced(shape, [(first, end) for _, first, end in tracer.payloads], tracer.position)
+
+
+class _Patterns:
+    """The shapes of structs that were read before, as patterns: the next file's are mostly of the same.
+
+    A pattern takes as long to make as it saves in some twenty structs. So no more are made than have paid for that.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[re.Pattern[bytes], _Shape], ...] = ()  # replaced as a whole, as threads read
+        self._saved = _MOST_PATTERNS * _COST_OF_PATTERN  # in structs; threads may lose some
+
+    def trace(self, data: memoryview, begin: int, likely: int = 0) -> tuple[_Traced, int]:
+        """The struct that begins there; and the place of the pattern that is likely the next one's, given the same of
+        this one.
+        """
+        known = self._known
+        for number in range(len(known)):
+            place = (number + likely) % len(known)
+            pattern, shape = known[place]
+            match = pattern.match(data, begin)
+            if match:
+                self._saved = min(self._saved + 1, _MOST_PATTERNS * _COST_OF_PATTERN)
+                return _Traced(shape, match.regs[1:], match.end()), place + 1
+        traced = _traced(data, begin)
+        if len(traced.spans) <= _MOST_GROUPS and self._saved >= _COST_OF_PATTERN:
+            self._saved -= _COST_OF_PATTERN
+            self._known = (*known[1 - _MOST_PATTERNS :], (_pattern(data, traced.shape, traced.spans), traced.shape))
+        return traced, 0
+
+
+def _pattern(data: memoryview, shape: _Shape, spans: Sequence[tuple[int, int]]) -> re.Pattern[bytes]:
+    """What structs match that have the same bytes but for integers, and for what is in byte strings as long."""
+    parts = [re.escape(shape.literals[0])]
+    for kind, literal, (first, end) in zip(shape.kinds, shape.literals[1:], spans, strict=True):
+        payload = b".{%d}" % (end - first)
+        if kind in _INTEGERS:
+            payload = _VARINT
+        elif kind == thrift.BINARY:
+            length = thrift.read_varint(data, first)[1]
+            payload = re.escape(bytes(data[first:length])) + b".{%d}" % (end - length)
+        parts += [b"(", payload, b")", re.escape(literal)]
+    return re.compile(b"".join(parts), re.DOTALL)
+
+
+_patterns = _Patterns()
 
 
 class _Chunks:
@@ -336,30 +452,27 @@ class _Chunks:
 
     def __init__(self, data: memoryview) -> None:
         self.shapes: dict[_Shape, _Shape] = {}
+        self.traced: dict[int, _Traced] = {}  # of a short footer, by where they begin
         self._data = data
         self._bytes = np.frombuffer(data, np.uint8)
         self._ends: dict[int, int] = {}
         self._candidates: dict[tuple[bytes, ...], IntArray] = {}
+        self._likely = 0
 
     def end(self, begin: int) -> int:
         """The byte after the struct that begins at ``begin``."""
         end = self._ends.get(begin)
         if end is not None:
             return end
-        tracer = _Tracer(self._data, begin)
-        fields = tracer.struct(3)
-        if len(self._data) > _LONG and len(tracer.payloads) <= _MOST_STEPS and len(self.shapes) < _MOST_SHAPES:
-            payloads = tracer.payloads
-            edges = [begin, *(edge for _, first, end in payloads for edge in (first, end)), tracer.position]
-            shape = _Shape(
-                literals=tuple(bytes(self._data[a:b]) for a, b in zip(edges[::2], edges[1::2], strict=True)),
-                kinds=tuple(kind for kind, _, _ in payloads),
-                fields=fields,
-            )
-            if shape not in self.shapes:
-                self.shapes[shape] = shape
-                self._follow_all(shape)
-        return tracer.position
+        if len(self._data) <= _LONG:
+            self.traced[begin], self._likely = _patterns.trace(self._data, begin, self._likely)
+            return self.traced[begin].end
+        traced = _traced(self._data, begin)
+        shape = traced.shape
+        if len(shape.kinds) <= _MOST_STEPS and len(self.shapes) < _MOST_SHAPES and shape not in self.shapes:
+            self.shapes[shape] = shape
+            self._follow_all(shape)
+        return traced.end
 
     def _follow_all(self, shape: _Shape) -> None:
         if not shape.kinds or shape.kinds[0] not in _INTEGERS:

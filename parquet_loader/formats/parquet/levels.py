@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -152,131 +152,155 @@ def unusual_levels(
         section == thrift.varint(count << 1) + bytes([usual]) for section, count in zip(sections, counts, strict=True)
     ):
         return _NO_SLOTS, _NO_LEVELS
-    runs = Runs.parse(sections, usual, chunk).trimmed(counts, chunk)
-    found, levels = runs.unusual(usual)
+    found, levels = Stretches.parse(sections, usual, chunk).unusual(usual, counts, chunk)
     if len(levels) and int(levels.max()) > usual:
         raise _damaged_levels(chunk, f"level {int(levels.max())} where {usual} is the highest")
-    return found + slots[0], levels
+    return found + slots[0] if slots[0] else found, levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """The runs of a chunk's levels, page after page.
+class Stretches:
+    """A chunk's levels, page after page, in stretches: groups of 8 levels, and then one level repeated.
+
+    As writers alternate between the two kinds of runs, a stretch is two of them; either may be missing.
 
     Attributes:
         data: the levels as they are stored, and zeros behind them.
         width: bits of a level.
-        payloads: where in `data` a run's level, or its groups, begin, shape ``(runs,)``.
-        literal: 1 for groups of levels, 0 for one level repeated, shape ``(runs,)``.
-        lengths: levels of a run, shape ``(runs,)``.
-        ends: after each page's last run, shape ``(pages,)``.
+        payloads: where in `data` a stretch's groups begin, shape ``(stretches,)``.
+        groups: how many they are, shape ``(stretches,)``.
+        repeats: how often the level comes that is repeated, shape ``(stretches,)``.
+        levels: which it is, shape ``(stretches,)``.
+        ends: after each page's last stretch, shape ``(pages,)``.
     """
 
     data: ByteArray
     width: int
     payloads: IntArray
-    literal: IntArray
-    lengths: IntArray
+    groups: IntArray
+    repeats: IntArray
+    levels: ByteArray
     ends: list[int]
 
     @classmethod
-    def parse(cls, sections: Sequence[bytes | memoryview], usual: int, chunk: ColumnChunk) -> Runs:
-        """The runs of all pages; a literal's length includes what pads its last group."""
+    def parse(cls, sections: Sequence[bytes | memoryview], usual: int, chunk: ColumnChunk) -> Stretches:
+        """The stretches of all pages."""
         width = usual.bit_length()
         *begins, size = itertools.accumulate(map(len, sections), initial=0)
         # All pages at once. What is read beyond a header at the very end is zeros, and is found out by its end.
         data = np.frombuffer(b"".join([*sections, bytes(MAX_VARINT + 1)]), np.uint8)
         if not all(map(len, sections)):
             raise _damaged_levels(chunk, "a page has none")
-        heads = _likely_heads(data, size, begins, width, usual)
-        chained = _chained(data, size, width, heads)
-        if chained is None:
+        heads = _likely_heads(data, size, begins, usual)
+        found = _alternating(data, size, width, heads, usual)
+        if found is None:
             heads = _run_heads(data, size, width)
-            chained = _chained(data, size, width, heads)
-        first_runs = heads.searchsorted(begins)
-        if chained is None or heads.take(first_runs, mode="clip").tolist() != begins:
+            found = _chained(data, size, width, heads)
+        firsts = heads.searchsorted(begins)
+        if found is None or heads.take(firsts, mode="clip").tolist() != begins:
             raise _damaged_levels(chunk, "a run goes beyond its page")
-        headers, payloads = chained
-        literal = headers & 1
-        return cls(
-            data=data,
-            width=width,
-            payloads=payloads,
-            literal=literal,
-            lengths=headers >> 1 << 3 * literal,
-            ends=[*first_runs[1:].tolist(), len(heads)],
-        )
+        payloads, groups, repeats, levels = found
+        ends = [*firsts[1:].tolist(), len(heads)]
+        return cls(data=data, width=width, payloads=payloads, groups=groups, repeats=repeats, levels=levels, ends=ends)
 
-    def trimmed(self, counts: Sequence[int], chunk: ColumnChunk) -> Runs:
-        """The same without padding, where pages have so many levels."""
-        lengths = self.lengths.copy()
-        ends = lengths.cumsum()
-        before = 0
-        for count, end in zip(counts, self.ends, strict=True):
-            run = end - 1
-            surplus = int(ends[run]) - before - count
-            before += count + surplus
-            if surplus < 0:
-                raise _damaged_levels(chunk, "a page has fewer than slots")
-            # The last group of 8 is padded. A whole run too many is the beginning of the values: no checksum covers
-            # the header of a page, which says where they begin.
-            if surplus:
-                while not lengths[run]:
-                    run -= 1
-                if surplus >= lengths[run]:
-                    raise _damaged_levels(chunk, "a page has more than slots")
-                lengths[run] -= surplus
-        return replace(self, lengths=lengths)
-
-    def unusual(self, usual: int) -> tuple[IntArray, ByteArray]:
-        """Where levels other than ``usual`` are, counted from the first, and what they are."""
-        positions = self.lengths.cumsum() - self.lengths
-        levels = self.data[self.payloads]
-        # By positions, not by mask: a mask with no pattern to it is slow.
-        picked = self.literal.nonzero()[0]
-        found, found_levels = _unpack_groups(
-            self.data,
-            payloads=self.payloads[picked],
-            slots=positions[picked],
-            lengths=self.lengths[picked],
-            width=self.width,
-            usual=usual,
-        )
-        picked = ((self.literal == 0) & (levels != usual)).nonzero()[0]
+    def unusual(self, usual: int, counts: Sequence[int], chunk: ColumnChunk) -> tuple[IntArray, ByteArray]:
+        """Where levels other than ``usual`` are, counted from the first, and what they are, where pages have so many
+        levels.
+        """
+        lengths = self.groups << 3
+        lengths += self.repeats
+        stops = lengths.cumsum()
+        padding = self._padding(stops, counts, chunk)
+        slots = np.subtract(stops, lengths, out=lengths)
+        found, levels = self._in_groups(slots, usual)
+        picked = (self.levels != usual).nonzero()[0]
         if len(picked):
-            lengths = self.lengths[picked]
-            found = np.concatenate([found, positions[picked].repeat(lengths) + _counted(lengths)])
+            repeats = self.repeats[picked]
+            begins = slots[picked] + (self.groups[picked] << 3)
+            found = np.concatenate([found, begins.repeat(repeats) + _counted(repeats)])
             order = found.argsort(kind="stable")
             found = found[order]
-            found_levels = np.concatenate([found_levels, levels[picked].repeat(lengths)])[order]
-        return found, found_levels
+            levels = np.concatenate([levels, self.levels[picked].repeat(repeats)])[order]
+        return _without(found, levels, padding) if padding else (found, levels)
+
+    def _in_groups(self, slots: IntArray, usual: int) -> tuple[IntArray, ByteArray]:
+        """Where levels other than ``usual`` are in groups, those of stretches that begin at ``slots``; and what they
+        are.
+        """
+        data, width = self.data, self.width
+        payloads, groups = self.payloads, self.groups
+        # By positions, not by mask: a mask with no pattern to it is slow.
+        if not groups.all():
+            some = groups.nonzero()[0]
+            payloads, slots, groups = payloads[some], slots[some], groups[some]
+        # Most stretches have one group. What is beyond the first comes behind all of those, and is sorted in.
+        longer = (groups > 1).nonzero()[0]
+        if len(longer):
+            more = groups[longer] - 1
+            nth = _counted(more) + 1
+            payloads = np.concatenate((payloads, payloads[longer].repeat(more) + nth * width))
+            nth <<= 3
+            slots = np.concatenate((slots, slots[longer].repeat(more) + nth))
+        if width == 1:
+            levels = np.unpackbits(data[payloads], bitorder="little")
+        else:
+            bits = np.unpackbits(data[payloads[:, None] + np.arange(width)], axis=1, bitorder="little")
+            levels = np.packbits(bits.reshape(-1, width), axis=1, bitorder="little")[:, 0]
+        positions = (levels != usual).nonzero()[0]
+        found = slots[positions >> 3]
+        found += positions & 7
+        if width == 1:
+            if len(longer):
+                found.sort(kind="stable")  # of two rising stretches it merges them
+            return found, np.zeros(len(found), np.uint8)
+        order = found.argsort(kind="stable")
+        return found[order], levels[positions[order]]
+
+    def _padding(self, stops: IntArray, counts: Sequence[int], chunk: ColumnChunk) -> list[tuple[int, int]]:
+        """What pads the pages' last runs, counted from the first level: ``(begin, end)`` of each that is padded.
+
+        Args:
+            stops: the levels up to each stretch's end.
+            counts: how many levels a page has.
+        """
+        padding = []
+        before = 0
+        for count, end in zip(counts, self.ends, strict=True):
+            stop = int(stops[end - 1])
+            surplus = stop - before - count
+            before = stop
+            if surplus < 0:
+                raise _damaged_levels(chunk, "a page has fewer than slots")
+            # A whole run too many is the beginning of the values: no checksum covers the header of a page, which says
+            # where they begin.
+            if surplus:
+                last = end - 1
+                while not self.repeats[last] and not self.groups[last]:
+                    last -= 1
+                if surplus >= (self.repeats[last] or self.groups[last] << 3):
+                    raise _damaged_levels(chunk, "a page has more than slots")
+                if self.repeats[last]:
+                    self.repeats[last] -= surplus  # not to be listed: damage may make billions of it
+                padding.append((stop - surplus, stop))
+        return padding
+
+
+def _without(found: IntArray, levels: ByteArray, padding: list[tuple[int, int]]) -> tuple[IntArray, ByteArray]:
+    """What was found, without what is padding, and counted as if there were none."""
+    kept, kept_levels = [], []
+    place = shift = 0
+    for (begin, end), (low, high) in zip(padding, found.searchsorted(padding).tolist(), strict=True):
+        kept.append(found[place:low] - shift if shift else found[place:low])
+        kept_levels.append(levels[place:low])
+        place = high
+        shift += end - begin
+    kept.append(found[place:] - shift)
+    kept_levels.append(levels[place:])
+    return np.concatenate(kept), np.concatenate(kept_levels)
 
 
 def _damaged_levels(chunk: ColumnChunk, problem: str) -> DataError:
     return chunk.error(f"has damaged levels: {problem}")
-
-
-def _unpack_groups(
-    data: ByteArray, *, payloads: IntArray, slots: IntArray, lengths: IntArray, width: int, usual: int
-) -> tuple[IntArray, ByteArray]:
-    """Slots and levels of what is unusual in literal runs: groups of 8 levels of ``width`` bits."""
-    groups = (lengths + 7) >> 3
-    if len(groups) and int(groups.max()) > 1:
-        nth = _counted(groups)
-        payloads = payloads.repeat(groups) + nth * width
-        nth <<= 3
-        slots = slots.repeat(groups) + nth
-        lengths = lengths.repeat(groups) - nth
-    if width == 1:
-        levels = np.unpackbits(data[payloads], bitorder="little")
-    else:
-        bits = np.unpackbits(data[payloads[:, None] + np.arange(width)], axis=1, bitorder="little")
-        levels = np.packbits(bits.reshape(-1, width), axis=1, bitorder="little")[:, 0]
-    positions = np.flatnonzero(levels != usual)
-    group = positions >> 3
-    place = positions & 7
-    real = place < lengths[group]
-    return (slots[group] + place)[real], levels[positions][real]
 
 
 def _counted(lengths: IntArray) -> IntArray:
@@ -287,37 +311,65 @@ def _counted(lengths: IntArray) -> IntArray:
     return numbers
 
 
-def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> tuple[IntArray, IntArray] | None:
-    """The headers of the runs at ``heads`` and the positions behind them, if each run ends where the next begins, from
-    0 to ``size``; else they are not the runs.
+# Of stretches where their groups begin, how many those are, how often a level is repeated, and which.
+_Found = tuple[IntArray, IntArray, IntArray, ByteArray]
+
+
+def _chained(data: ByteArray, size: int, width: int, heads: IntArray) -> _Found | None:
+    """A stretch for each of the runs at ``heads``, if each run ends where the next begins, from 0 to ``size``; else
+    they are not the runs.
     """
-    headers, payloads = _varints(data, heads)
-    payloads += heads
+    headers, sizes = _varints(data, heads)
+    payloads = heads + sizes
     is_literal = headers & 1
-    ends = payloads + is_literal * ((headers >> 1) * width - 1) + 1
+    headers >>= 1
+    groups = headers * is_literal
+    ends = payloads + groups * width + (1 - is_literal)
     if heads[0] or ends[-1] != size or not (ends[:-1] == heads[1:]).all():
         return None
-    return headers, payloads
+    return payloads, groups, headers - groups, data[payloads]
 
 
-def _likely_heads(data: ByteArray, size: int, begins: Sequence[int], width: int, usual: int) -> IntArray:
-    """Where runs begin if writers alternate between runs of the usual level and literals, as they nearly always do.
+def _likely_heads(data: ByteArray, size: int, begins: Sequence[int], usual: int) -> IntArray:
+    """Where stretches begin if writers alternate between literals and runs of the usual level, as they nearly always
+    do.
 
     A guess, to be verified: whatever byte of the usual level stands before one that may be a literal's header is taken
     for the end of a run.
     """
-    is_head = np.zeros(size + 256 * width, bool)
-    literal = data[1:size] & 1
-    literal &= data[: size - 1] == usual
+    is_head = np.zeros(size, bool)
+    literal = is_head[1:]
+    np.equal(data[1:size] & 0x81, 1, out=literal)
     literal &= data[1:size] > 1
-    is_head[1:size] = literal
+    literal &= data[: size - 1] == usual
     is_head[begins] = True
-    heads = is_head[:size].nonzero()[0]
+    return is_head.nonzero()[0]
+
+
+def _alternating(data: ByteArray, size: int, width: int, heads: IntArray, usual: int) -> _Found | None:
+    """The stretches at ``heads``, if each consists of a literal, a repeated level, or both, and ends where the next
+    begins, from 0 to ``size``; else that is not where stretches begin.
+    """
     first = data[heads]
-    after = heads + first.astype(np.int64) // 2 * width
-    after += 1
-    is_head[after[first & 1 == 1]] = True
-    return is_head[:size].nonzero()[0]
+    literal = first & 1
+    groups = ((first >> 1) * literal).astype(np.int64)
+    payloads = heads + literal
+    repeated = payloads + groups * width if width > 1 else payloads + groups
+    ends = np.append(heads[1:], size)
+    if heads[0] or (repeated > ends).any() or (first & 0x81 == 0x81).any():
+        return None
+    headers, sizes = _varints(data, repeated)
+    sizes += 1
+    left = np.subtract(ends, repeated, out=repeated)  # of the repeated level: nothing, or its header and itself
+    ends -= 1
+    levels = data[ends]
+    missing = (left == 0).nonzero()[0]
+    sizes[missing] = headers[missing] = 0
+    levels[missing] = usual
+    if (sizes != left).any() or (headers & 1).any():
+        return None
+    headers >>= 1
+    return payloads, groups, headers, levels
 
 
 def _run_heads(data: ByteArray, size: int, width: int) -> IntArray:
@@ -372,11 +424,11 @@ def _jumps(data: ByteArray, window: int, width: int) -> IntArray:
     return jumps
 
 
-def _varints(data: ByteArray, positions: IntArray) -> tuple[IntArray, IntArray]:
+def _varints(data: ByteArray, positions: IntArray) -> tuple[IntArray, ByteArray]:
     """The varints at ``positions``, and how many bytes they take: `MAX_VARINT` at most, the rest is cut off."""
     byte = data[positions]
     values = (byte & 127).astype(np.int64)
-    sizes = np.ones(len(positions), np.int64)
+    sizes = np.ones(len(positions), np.uint8)
     more = (byte > 127).nonzero()[0]
     for place in range(1, MAX_VARINT):
         if not len(more):

@@ -27,6 +27,7 @@ were found sound: pyarrow's own reader may then be asked.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ import pyarrow as pa
 
 from ...blocks import IntArray
 from ...errors import DataError
+from ...turns import aside
 from ..base import ColumnChunk, Numbers, larger, smaller
 from . import thrift
 
@@ -47,6 +49,7 @@ except ImportError:
 __all__ = [
     "DICTIONARY",
     "PLAIN",
+    "SLOW_CODECS",
     "Body",
     "NotSupported",
     "Page",
@@ -70,6 +73,9 @@ _HEADER_BYTES = 256  # that are looked at: a header is no longer, or not worth i
 
 # Names as pyarrow's codecs have them; "LZ4" is what the format calls LZ4_RAW. LZO and Hadoop's LZ4 are not here.
 CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
+
+# They take longer than it takes to wake another thread up: worth more threads than one.
+SLOW_CODECS = frozenset({"GZIP", "BROTLI", "ZSTD"})
 
 
 class NotSupported(Exception):
@@ -409,11 +415,12 @@ def unpack_body(packed: memoryview, size: int, page: Page, chunk: ColumnChunk) -
         return packed[:0]
     codec = CODECS[chunk.codec]
     try:
-        if codec in ("gzip", "brotli"):
-            with pa.CompressedInputStream(pa.BufferReader(packed), codec) as stream:
-                unpacked = stream.read_buffer(size + 1)
-        else:
-            unpacked = pa.Codec(codec).decompress(packed, size)
+        with aside() if chunk.codec in SLOW_CODECS else contextlib.nullcontext():
+            if codec in ("gzip", "brotli"):
+                with pa.CompressedInputStream(pa.BufferReader(packed), codec) as stream:
+                    unpacked = stream.read_buffer(size + 1)
+            else:
+                unpacked = pa.Codec(codec).decompress(packed, size)
     except MemoryError:  # pyarrow has an ArrowException for it
         raise
     except (pa.ArrowException, OSError) as error:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...blocks import TokenArray, as_arrow, narrowed, pooled
+from ...turns import aside
 from ..base import RECOUNT, ColumnChunk
 from . import rehost, thrift
 from .levels import ByteArray
@@ -281,7 +282,7 @@ class EncodedValues:
         schema = rehost.FLAT_SCHEMA[physical_type]
         self.file.append(rehost.file_footer(schema=schema, rows=count, row_groups=[row_group]))
         try:
-            with pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
+            with aside(), pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
                 column = file.read(use_threads=False).column(0)
         except MemoryError:  # pyarrow has an ArrowException for it
             raise

@@ -100,23 +100,45 @@ def test_only_one_chunk_of_a_shape_is_read_step_by_step(large: bytes, monkeypatc
     assert len(steps) == len(found._shapes) < 20
 
 
+def test_the_next_file_of_a_set_is_not_read_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footer, "_patterns", footer._Patterns())
+    data = footer_of(write(3))
+    assert len(data) < footer._LONG
+    first = everything(data)
+    steps = []
+    init = footer._Tracer.__init__
+    monkeypatch.setattr(footer._Tracer, "__init__", lambda self, *given: (steps.append(1), init(self, *given))[1])
+    assert everything(data) == first
+    assert not steps
+    # Files alike are told apart.
+    later = [everything(footer_of(write(groups))) for groups in range(1, 9)]
+    monkeypatch.setattr(footer, "_MOST_GROUPS", -1)  # no struct is
+    monkeypatch.setattr(footer, "_patterns", footer._Patterns())
+    assert [everything(footer_of(write(groups))) for groups in range(1, 9)] == later
+    assert steps
+
+
 def test_damage_is_the_same_to_chunks_followed_together_and_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def outcome(data: bytes, long: int) -> object:
+    def outcome(data: bytes, long: int, patterns: footer._Patterns) -> object:
         monkeypatch.setattr(footer, "_LONG", long)
+        monkeypatch.setattr(footer, "_patterns", patterns)
         try:
             return everything(data)
         except (ThriftError, footer.EncryptedColumnError) as error:
             return type(error)
 
     whole = footer_of(write(6))
+    known = footer._patterns
+    everything(whole)
     rng = np.random.default_rng(2)
     outcomes = []
     for _ in range(150):
         data = bytearray(whole)
         place = int(rng.integers(len(data)))
         data[place] = [data[place] ^ 1 << rng.integers(8), rng.integers(256), 0, 0x80][rng.integers(4)]
-        outcomes.append(outcome(bytes(data), 0))
-        assert outcomes[-1] == outcome(bytes(data), len(data))
+        outcomes.append(outcome(bytes(data), 0, footer._Patterns()))
+        assert outcomes[-1] == outcome(bytes(data), len(data), footer._Patterns())
+        assert outcomes[-1] == outcome(bytes(data), len(data), known)
     assert sum(found is ThriftError for found in outcomes) > 15
     assert sum(isinstance(found, list) for found in outcomes) > 15
 

@@ -332,6 +332,13 @@ def test_any_bytes_for_levels_decode_as_by_brute_force_or_are_refused(
             assert list(zip(found.tolist(), values.tolist(), strict=True)) == expected
 
 
+def test_a_run_that_goes_on_beyond_its_page_is_cut_before_its_levels_are_listed() -> None:
+    endless = thrift.varint(1 << 34) + b"\x00"
+    found, levels = unusual_levels([endless, endless], [3, 5, 8], 1, CHUNK)
+    assert found.tolist() == [3, 4, 5, 6, 7]
+    assert levels.tolist() == [0] * 5
+
+
 def test_levels_may_not_reach_from_one_page_into_the_next() -> None:
     whole = thrift.varint(3) + b"\x00"
     unusual_levels([whole, whole], [0, 8, 16], 1, CHUNK)
