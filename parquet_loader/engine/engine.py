@@ -285,6 +285,7 @@ class Engine:
         self.halted = False
         general = sources[0]
         reserve = reserve_bytes(sources, least_bytes)
+        beyond_bytes = general.budget_bytes - reserve - least_bytes
         self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
         self.budget.acquire(kept_by_threads(sources) + reserved_bytes)
@@ -295,7 +296,7 @@ class Engine:
         helpers = self._helpers = None
         give_back = self.budget.release
         if general.processes:
-            segments = SegmentPool(_spare_bytes(sources, general.budget_bytes - reserve - least_bytes))
+            segments = SegmentPool(_spare_bytes(sources, beyond_bytes))
             self.budget.acquire(segments.spare_bytes)
             helpers = Helpers(general.processes, workers, list(map(SourceWork.of, sources)), segments)
             give_back = functools.partial(_give_back, self.budget, segments)
@@ -309,7 +310,7 @@ class Engine:
             helpers,
         )
         self._prefetcher = Prefetcher(
-            _tasks(sources, demand, self._shared, general.budget_bytes - least_bytes),
+            _tasks(sources, demand, self._shared, beyond_bytes),
             self.budget,
             threads=workers,
             ahead_bytes=_AHEAD_BYTES,
