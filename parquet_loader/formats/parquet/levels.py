@@ -8,9 +8,10 @@ byte; an odd one 2g+1 is g groups of 8 levels, packed from the low bit up. The r
     slots 0-7    492 ones     500-507      492 ones
 
 Only runs that may hold something unusual are expanded, so the cost goes with documents, not with tokens. Where a run
-begins is known only from the one before it. To follow that chain without a step of Python for each run, every byte is
-taken for a header, all at once, which gives a table of jumps; applied to itself it gives jumps of 2, 4, 8 and 16 runs.
-Python follows the longest, and the shorter ones fill in what was left out:
+begins is known only from the one before it. Writers alternate between the two kinds, so where a literal begins, and the
+run behind it ends, is guessed and then verified (`_likely_heads`). Other chains are followed without a step of Python
+for each run: every byte is taken for a header, all at once, which gives a table of jumps; applied to itself it gives
+jumps of 2, 4, 8 and 16 runs. Python follows the longest, and the shorter ones fill in what was left out:
 
     byte       0  1  2  3  4  5  6  7  8  9  (10 is the end)
     header     *     *        *     *
