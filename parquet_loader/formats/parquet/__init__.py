@@ -2,7 +2,8 @@
 
 footer bytes ──► footer ──► entries ──► FileEntry
 chunk bytes ──► pages ──► levels ──► offsets ─┐
-                      └─► values ──► tokens ──┴► TokenPart         (rehost frames what pyarrow is to decode)
+                      └─► values ──► tokens ──┴► TokenPart         (rehost frames what pyarrow is to decode,
+                                                                    gather is for values of many small chunks)
 """
 
 from __future__ import annotations

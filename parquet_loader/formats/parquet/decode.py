@@ -12,8 +12,8 @@ definition and repetition levels as the real one, which is all that the pages de
 written in two levels or three, do not matter. It asks for a ``large_list``, so that offsets are 64-bit and a row group
 may hold more than 2^31 tokens.
 
-In small row groups it is Python that takes the time, the same for each. Several of them are framed as one file and read
-by pyarrow in one call (`decode_together`), once the headers of their pages were found sound.
+In small row groups it is Python that takes the time, the same for each. So levels and values of several of them are
+those of all their pages at once (`decode_together`), and what `pages` cannot is framed as one file of many row groups.
 
     row           definition levels        TokenBlock
     [5, 6, 7]     3 3 3                    tokens   5 6 7 8
@@ -25,6 +25,7 @@ by pyarrow in one call (`decode_together`), once the headers of their pages were
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -416,46 +417,45 @@ class _Planned:
 def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bound: int) -> TokenBlock:
     """The documents of small column chunks of one layout, one chunk after another.
 
-    What takes a step of Python for each page is little: levels and values are those of all pages at once, as long as
-    pages are plain or of a dictionary. Others are left to pyarrow's own reader.
-
     Raises:
         DataError, NotSupported, OutOfRange: they have to be looked at one by one.
     """
     chunks = [each.chunk for each in planned]
-    slots = list(itertools.accumulate((page.slots for each in planned for page in each.pages), initial=0))
-    try:
-        bodies = [open_page(each.raw, page, each.chunk) for each in planned for page in each.pages]
-        definition = [body.definition for body in bodies]
-        holes = unusual_levels(definition, slots, chunks[0].layout.max_definition_level, chunks[0])
-        repetition = [bytes(body.repetition) for body in bodies]
-        offsets, _ = document_offsets(repetition, [holes], slots, chunks[0])
-        # So many holes come before each page.
-        before = holes[0].searchsorted(slots).tolist()
-        counts = [
-            end - first - (holes_end - holes_first)
-            for (first, end), (holes_first, holes_end) in zip(
-                itertools.pairwise(slots), itertools.pairwise(before), strict=True
-            )
-        ]
-        place = itertools.count()
-        values = (
-            ChunkValues(
-                each.chunk,
-                None if each.dictionary is None else read_dictionary(each.raw, each.dictionary, each.chunk),
-                [(page, counts[at := next(place)], bodies[at].values) for page in each.pages],
-            )
-            for each in planned
-        )
-        return TokenBlock(gathered_tokens(values, sum(counts), Wanted(dtype=dtype, bound=bound)), offsets)
-    except NotSupported:
-        if max(chunk.slots for chunk in chunks) > FRAMED_SLOTS:
-            raise
-    # Checksums were verified above, as far as pages were opened: pyarrow takes some damaged ones for none.
+    with contextlib.suppress(NotSupported):
+        return _decode_pages(planned, Wanted(dtype=dtype, bound=bound))
+    if max(chunk.slots for chunk in chunks) > FRAMED_SLOTS:
+        raise NotSupported("pages of other encodings")
     for each in planned:
         for page in each.pages if each.dictionary is None else (each.dictionary, *each.pages):
-            stored_body(each.raw, page, each.chunk)
+            stored_body(each.raw, page, each.chunk)  # pyarrow takes some damaged checksums for none
     return cast_tokens(_decode_framed([each.raw for each in planned], chunks), dtype, bound, chunks[0])
+
+
+def _decode_pages(planned: Sequence[_Planned], wanted: Wanted) -> TokenBlock:
+    """The same, where all pages are plain or of a dictionary. Levels and values are those of all pages at once: what
+    takes a step of Python for each page is little.
+
+    Raises:
+        NotSupported: a page is of another encoding.
+        DataError, OutOfRange: see `_decode_planned`.
+    """
+    chunk = planned[0].chunk
+    slots = list(itertools.accumulate((page.slots for each in planned for page in each.pages), initial=0))
+    bodies = [open_page(each.raw, page, each.chunk) for each in planned for page in each.pages]
+    definition = [body.definition for body in bodies]
+    holes = unusual_levels(definition, slots, chunk.layout.max_definition_level, chunk)
+    offsets, _ = document_offsets([bytes(body.repetition) for body in bodies], [holes], slots, chunk)
+    counts = np.diff(np.array(slots) - holes[0].searchsorted(slots)).tolist()
+    rest = zip(counts, bodies, strict=True)
+    values = (
+        ChunkValues(
+            each.chunk,
+            None if each.dictionary is None else read_dictionary(each.raw, each.dictionary, each.chunk),
+            [(page, count, body.values) for page, (count, body) in zip(each.pages, rest, strict=False)],
+        )
+        for each in planned
+    )
+    return TokenBlock(gathered_tokens(values, sum(counts), wanted), offsets)
 
 
 def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:
