@@ -57,10 +57,13 @@ demo: $(VENV)/.demo
 	$(BIN)/python tools/demo/demo.py
 
 # The peers need dozens of packages, so they have an environment of their own. torchvision, which some of them ask for,
-# is named so that pip finds the one that goes with torch. The two sets: documents of 1,000 and of 50 tokens.
+# is named so that pip finds the one that goes with torch. The two sets: documents of 1,000 and of 50 tokens. The surface
+# is over more lengths and sizes of row groups, with fewer loaders; a small run of it:
+# SURFACE_FLAGS='--tokens 1_000_000 --seconds 0.1 --rounds 1 --lengths 50 1000'
 BENCH_VENV ?= .venv-bench
 TORCHVISION ?= torchvision==0.28.0
 BENCH_FLAGS ?=
+SURFACE_FLAGS ?=
 
 $(BENCH_VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(BENCH_VENV)
@@ -82,6 +85,7 @@ soak: install
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python tools/benchmark/benchmark.py --output build/benchmark $(BENCH_FLAGS)
 	$(BENCH_VENV)/bin/python tools/benchmark/benchmark.py --mean-length 50 --output build/benchmark-50 $(BENCH_FLAGS)
+	$(BENCH_VENV)/bin/python tools/benchmark/surface.py $(SURFACE_FLAGS)
 
 # Every table and picture of docs/performance.md but the comparison with others; a quiet machine and half an hour.
 SCALING_FLAGS ?=

@@ -84,7 +84,8 @@ class ParquetLoader:
             samples by ``lanes``. A loaded state brings its own count.
         budget_bytes: the most that this loader holds at any time: chunks in flight, decoded row groups, slices. A
             mixture's sources share it.
-        threads: that decode; None for as many as leave a core to the consumer, from 1 to 4.
+        threads: that decode; None for 1, and for as many as leave a core to the consumer, up to 4, where files are
+            compressed by zstd, gzip or brotli: other files are decoded too fast for several to help.
         processes: that decode in place of threads: worth it where the main thread is busy in Python, which threads hold
             up, or where tens of millions of tokens a second are needed. Each is a Python interpreter, of some 80 MB
             beside the budget, and starts with the first batch in about half a second. 0, the default, for threads.

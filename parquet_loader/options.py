@@ -33,6 +33,7 @@ __all__ = [
     "check_type",
     "integer",
     "signature_with",
+    "spare_cores",
 ]
 
 _MAX_DEFAULT_THREADS = 4
@@ -145,8 +146,6 @@ class LoaderOptions:
         eos_id = None if self.eos_id is None else integer("eos_id", self.eos_id, 0, self.bound - 1)
         for name, value in {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id}.items():
             object.__setattr__(self, name, value)
-        if self.threads is None:
-            object.__setattr__(self, "threads", _default_threads())
         if self.tail not in TAILS:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
         if self.exhausted not in EXHAUSTED:
@@ -200,7 +199,8 @@ def _token_dtype(dtype: object) -> np.dtype[np.integer]:
     return found  # type: ignore[no-any-return]
 
 
-def _default_threads() -> int:
+def spare_cores() -> int:
+    """Threads that may decode where it is worth it: as many as leave a core to the consumer, from 1 to 4."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(_MAX_DEFAULT_THREADS, cores - 1))  # with none left over, a batch may have to wait for a core
 

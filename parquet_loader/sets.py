@@ -16,11 +16,12 @@ from .checkpoint import SetIdentity
 from .engine.config import EngineConfig
 from .engine.processes import check_storage
 from .errors import ConfigError, DataError
+from .formats.base import CODEC_NAMES
 from .formats.parquet import PARQUET
 from .index.build import index_storage
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
-from .options import IndexLike, LoaderOptions, check_type, integer
+from .options import IndexLike, LoaderOptions, check_type, integer, spare_cores
 from .order.order import Order, lane_range
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
@@ -157,9 +158,8 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
     dtype, processes = np.dtype(options.dtype), options.processes
-    threads = processes or options.threads
+    threads = processes or options.threads or 0
     assert processes is not None
-    assert threads is not None
     storage_options = part.storage_options
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
         storage_options = options.storage_options
@@ -178,6 +178,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
+    threads = threads or _worthwhile_threads(index)
     held_dtype = _held_dtype(index, dtype, options.bound, eos_id)
     group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
     total = int(group_tokens.sum())
@@ -214,6 +215,12 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         window_given=window is not None,
         max_epochs=part.max_epochs,
     )
+
+
+def _worthwhile_threads(index: DatasetIndex) -> int:
+    """Several only where decompression, which needs no Python, is most of the work: of zstd, gzip, brotli."""
+    slow = np.array([PARQUET.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
+    return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
 
 
 def _held_dtype(

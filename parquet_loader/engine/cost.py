@@ -125,7 +125,7 @@ def required_bytes(config: EngineConfig, window: int) -> int:
     they are as row groups nearly always are; see `reserve_bytes`.
     """
     needed = _needed(config, window)
-    return kept_by_threads(config) + needed.slices + needed.working
+    return kept_by_threads([config]) + needed.slices + needed.working
 
 
 def required_together(configs: Sequence[EngineConfig], reserved_bytes: int, stretches: Sequence[int]) -> int:
@@ -145,7 +145,7 @@ def required_together(configs: Sequence[EngineConfig], reserved_bytes: int, stre
     more = max(windows) if len(windows) > 1 else 0
     more += sum(_apart(config, tokens) for config, tokens in zip(configs, stretches, strict=True) if tokens)
     working = max(needed.working for needed in needs)
-    return reserved_bytes + max(map(kept_by_threads, configs)) + sum(windows) + more + working
+    return reserved_bytes + kept_by_threads(configs) + sum(windows) + more + working
 
 
 def _apart(config: EngineConfig, tokens: int) -> int:
@@ -254,6 +254,8 @@ def _largest(config: EngineConfig) -> list[ChunkSize]:
     ]
 
 
-def kept_by_threads(config: EngineConfig) -> int:
-    """What decoding threads keep from task to task."""
-    return config.threads * config.format.kept_bytes(int(config.index.slots.max()))
+def kept_by_threads(configs: Sequence[EngineConfig]) -> int:
+    """What decoding threads keep from task to task, where they serve several sources."""
+    return max(config.threads for config in configs) * max(
+        config.format.kept_bytes(int(config.index.slots.max())) for config in configs
+    )

@@ -255,8 +255,8 @@ class Engine:
     Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
-        sources: what it runs on. Budget and threads are the first one's, requests the most that one has;
-            they serve all of them together.
+        sources: what it runs on. The budget is the first one's, threads and requests the most that one has; they
+            serve all of them together.
         demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
             a source's own windows in their order.
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
@@ -287,10 +287,11 @@ class Engine:
         reserve = reserve_bytes(sources, least_bytes)
         self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
-        self.budget.acquire(max(map(kept_by_threads, sources)) + reserved_bytes)
+        self.budget.acquire(kept_by_threads(sources) + reserved_bytes)
         # Nothing in here refers to the engine, so that it goes, threads and all, as soon as nobody holds it.
         requests = max(source.requests for source in sources)
-        workers = max(general.threads, requests)
+        threads = max(source.threads for source in sources)
+        workers = max(threads, requests)
         helpers = self._helpers = None
         give_back = self.budget.release
         if general.processes:
@@ -302,7 +303,7 @@ class Engine:
         self._shared = _Shared(
             self.budget,
             counters,
-            Decoders(general.threads),
+            Decoders(threads),
             threading.Event(),
             Reserve(reserve, self.budget),
             helpers,

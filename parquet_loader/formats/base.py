@@ -350,6 +350,10 @@ class Format(Protocol):
         """The same whatever the chunk is like."""
         ...
 
+    def slow_to_unpack(self, codec: str) -> bool:
+        """Whether most of decoding chunks of this compression is done outside Python."""
+        ...
+
     def kept_bytes(self, most_slots: int) -> int:
         """The most that a decoding thread keeps between chunks, where no chunk has more slots than these."""
         ...

@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.metadata
-import importlib.util
 import itertools
 import json
 import os
@@ -75,6 +74,8 @@ def step(job: Mapping[str, Any]) -> dict[str, Any]:
             return convert(loader, [Path(file) for file in job["files"]], folder)
         case "run":
             return run(loader, folder, job["tokens"])
+        case "timed":
+            return timed(loader, folder, job["seconds"])
         case "resume":
             return resume(loader, folder, Path(job["state"]))
         case "take":
@@ -105,6 +106,36 @@ def run(loader: Loader, folder: Path, tokens: int) -> dict[str, Any]:
     _end(loader, batches)
     cpu, total = cpu_seconds() - cpu, time.perf_counter() - begin
     return {"wall_s": wall, "total_s": total, "cpu_s": cpu, "tokens": delivered, "report": report}
+
+
+def timed(loader: Loader, folder: Path, seconds: float) -> dict[str, Any]:
+    """Of a loader that is at work already: take tokens for about ``seconds``, after a quarter of that.
+
+    Where a loader works ahead by windows, both parts are whole epochs: it is then as far ahead at the end as at the
+    beginning.
+    """
+    epoch = loader.options.tokens if loader.whole_epochs else 0
+    batches = loader.open(folder, None)
+    _take_for(batches, seconds / 4, epoch)
+    begin, cpu = time.perf_counter(), cpu_seconds()
+    tokens = _take_for(batches, seconds, epoch)
+    wall, cpu = time.perf_counter() - begin, cpu_seconds() - cpu
+    _end(loader, batches)
+    return {"wall_s": wall, "total_s": wall, "cpu_s": cpu, "tokens": tokens}
+
+
+def _take_for(batches: Iterator[Any], seconds: float, epoch: int) -> int:
+    """Take batches for so long, until a multiple of ``epoch`` tokens is reached; how many it were."""
+    begin, goal, delivered = time.perf_counter(), epoch, 0
+    for batch in batches:
+        rows, length = batch.shape
+        delivered += rows * length
+        int(batch[rows - 1][length - 1])
+        if delivered >= goal:
+            if time.perf_counter() - begin >= seconds:
+                break
+            goal += epoch
+    return delivered
 
 
 def resume(loader: Loader, folder: Path, state: Path) -> dict[str, Any]:
@@ -158,15 +189,12 @@ def cpu_seconds() -> float:
 
 
 class Bench:
-    """One set and its second set, and the loaders' copies of both, in a folder."""
+    """One set and its second set, if there is one, and the loaders' copies of both, in a folder."""
 
-    def __init__(self, work: Path, source: Path, options: argparse.Namespace, unique: SetSpec) -> None:
+    def __init__(self, work: Path, source: Path, options: argparse.Namespace, unique: SetSpec | None = None) -> None:
         self.work = work
         self.cores = sorted(os.sched_getaffinity(0))[-options.cores :]
-        self.index = index_storage(open_storage(str(source)), column=options.column, cache_dir=str(work / "index"))
-        self.sources = {"main": source, "unique": work / "unique"}
-        generate(self.sources["unique"], unique)
-        index = index_storage(open_storage(str(self.sources["unique"])), cache_dir=str(work / "index"))
+        self.epochs = options.epochs
         common = {
             "seq_len": options.seq_len,
             "lanes": options.lanes,
@@ -174,8 +202,15 @@ class Bench:
             "threads": options.threads,
             "workers": options.workers,
         }
-        self.options = {"main": _options_of(self.index, common), "unique": _options_of(index, common)}
-        self.epochs = options.epochs
+        cache = str(work / "index")
+        self.index = index_storage(open_storage(str(source)), column=options.column, cache_dir=cache)
+        self.sources = {"main": source}
+        self.options = {"main": _options_of(self.index, common)}
+        if unique is not None:
+            self.sources["unique"] = work / "unique"
+            generate(self.sources["unique"], unique)
+            index = index_storage(open_storage(str(self.sources["unique"])), cache_dir=cache)
+            self.options["unique"] = _options_of(index, common)
 
     def folder(self, name: str, which: str) -> Path:
         """What a loader reads."""
@@ -271,29 +306,30 @@ class Bench:
                     self.step(name, "main", "take", batches=half, **parts)
             except StepError as error:
                 entry["error"] = str(error)
-            _say(f"{name}: {entry['error'] or 'prepared'}")
+            say(f"{name}: {entry['error'] or 'prepared'}")
         for number in range(rounds):
             for name in names:
                 entry = found[name]
                 if entry["error"]:
                     continue
                 try:
-                    self._warm(name)
+                    self.warm(name)
                     tokens = self.epochs * self.options["main"].tokens
                     entry["runs"].append(self.step(name, "main", "run", tokens=tokens))
                     if LOADERS[name].resumes:
                         entry["resumes"].append(self.step(name, "main", "resume", state=self._state(name)))
                 except StepError as error:
                     entry["error"] = str(error)
-            _say(f"round {number + 1} of {rounds}")
+            say(f"round {number + 1} of {rounds}")
         for entry in found.values():
-            entry["figures"] = _figures(entry)
+            entry["figures"] = figures_of(entry)
         return found
 
     def _state(self, name: str) -> str:
         return str(self.work / f"{name}.state")
 
-    def _warm(self, name: str) -> None:
+    def warm(self, name: str) -> None:
+        """Read the files that a loader reads, so that they are in memory."""
         for file in self.folder(name, "main").rglob("*"):
             if file.is_file():
                 with file.open("rb") as stream:
@@ -335,7 +371,7 @@ def _watch(process: subprocess.Popen[bytes]) -> dict[str, int]:
         peak = {"peak_bytes": max(peak["peak_bytes"], resident), "peak_own_bytes": max(peak["peak_own_bytes"], own)}
 
 
-def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+def figures_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of the table, from the rounds; what was not measured is None."""
     runs, exactness = entry["runs"], entry.get("exactness", {})
 
@@ -358,21 +394,13 @@ def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _installed(names: list[str]) -> tuple[list[str], dict[str, str]]:
+def installed(names: list[str]) -> tuple[list[str], dict[str, str]]:
     """(those of these loaders whose modules are here, why the others are not)."""
-    missing = {}
-    for name in names:
-        for module in LOADERS[name].modules:
-            try:
-                found = importlib.util.find_spec(module.split(".")[0])
-            except (ImportError, ValueError):
-                found = None
-            if found is None:
-                missing[name] = f"{module.split('.')[0]} is not installed"
+    missing = {name: reason for name in names if (reason := LOADERS[name].missing())}
     return [name for name in names if name not in missing], missing
 
 
-def _versions(names: list[str]) -> dict[str, str]:
+def versions_of(names: list[str]) -> dict[str, str]:
     versions = {}
     for package in sorted({package for name in names for package in LOADERS[name].packages}):
         try:
@@ -382,7 +410,7 @@ def _versions(names: list[str]) -> dict[str, str]:
     return versions
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -390,7 +418,7 @@ def _cpu_name() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
@@ -443,12 +471,12 @@ def main() -> None:
         if not options.data:
             generate(source, SetSpec(tokens=options.tokens, **shape))
         bench = Bench(work, source.resolve(), options, SetSpec(tokens=options.unique_tokens, vocab=0, **shape))
-        names, missing = _installed(names)
+        names, missing = installed(names)
         for name, reason in missing.items():
-            _say(f"{name} is left out: {reason}")
+            say(f"{name} is left out: {reason}")
         result = {
-            "machine": {"cpu": _cpu_name(), "cpus": os.cpu_count(), "python": platform.python_version()},
-            "versions": _versions(names),
+            "machine": {"cpu": cpu_name(), "cpus": os.cpu_count(), "python": platform.python_version()},
+            "versions": versions_of(names),
             "set": {
                 "tokens": bench.options["main"].tokens,
                 "documents": int(bench.index.rows.sum()),

@@ -17,11 +17,15 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
+import itertools
 import math
 import sys
 import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +49,7 @@ class Options:
         seq_len, lanes: a batch is of ``lanes`` rows of ``seq_len`` tokens.
         window: row groups that parquet_loader shuffles together.
         seed: of the shuffle.
-        threads: of parquet_loader.
+        threads: of parquet_loader, and of pyarrow's bare decoding.
         workers: worker processes, where a library works through PyTorch's DataLoader; 0 is in the process itself.
         epochs: that will be taken, where that is known beforehand.
     """
@@ -76,6 +80,7 @@ class Loader:
         packages: whose versions are reported.
         converts: whether it reads files of its own; if not, ``folder`` is the source's.
         resumes: whether there is anything to resume.
+        whole_epochs: whether it works so far ahead that parts of an epoch cannot be told apart.
         epoch: how many epochs have ended.
     """
 
@@ -84,10 +89,23 @@ class Loader:
     packages: tuple[str, ...] = ()
     converts = True
     resumes = True
+    whole_epochs = False
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.epoch = 0
+
+    @classmethod
+    def missing(cls) -> str:
+        """What this loader needs and is not here; "" if all is."""
+        for module in cls.modules:
+            try:
+                found = importlib.util.find_spec(module.split(".")[0])
+            except (ImportError, ValueError):
+                found = None
+            if found is None:
+                return f"{module.split('.')[0]} is not installed"
+        return ""
 
     def prepare(self) -> None:
         """What is not measured: imports."""
@@ -135,6 +153,8 @@ class ParquetDefault(Loader):
     modules: tuple[str, ...] = ("parquet_loader",)
     packages = ("parquet_loader", "pyarrow", "numpy")
     converts = False
+    whole_epochs = True
+    keywords: Mapping[str, Any] = {}
 
     def open(self, folder: Path, state: Any) -> Iterator[Any]:
         from parquet_loader import ParquetLoader
@@ -149,6 +169,7 @@ class ParquetDefault(Loader):
             seed=options.seed,
             threads=options.threads,
             epochs=None if options.epochs is None else math.ceil(options.epochs),
+            **self.keywords,
         )
         if state is not None:
             self.loader.load_state_dict(state)
@@ -166,6 +187,23 @@ class ParquetDefault(Loader):
     def report(self) -> dict[str, Any]:
         """Among them ``tokens_decoded``, which tells how far it has read ahead."""
         return self.loader.stats()
+
+
+class ParquetProcesses(ParquetDefault):
+    """The same, decoded by processes of the loader's own, one a core."""
+
+    title = "parquet_loader, processes"
+
+    @classmethod
+    def missing(cls) -> str:
+        from parquet_loader.options import LoaderOptions
+
+        known = any(field.name == "processes" for field in fields(LoaderOptions))
+        return super().missing() or ("" if known else "this parquet_loader has no option processes")
+
+    @property
+    def keywords(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"processes": self.options.threads}
 
 
 class ParquetPretokenized(ParquetDefault):
@@ -392,7 +430,11 @@ class LitData(Loader):
             seed=options.seed,
         )
         self.loader = litdata.StreamingDataLoader(
-            dataset, batch_size=options.lanes, num_workers=options.workers, drop_last=True
+            dataset,
+            batch_size=options.lanes,
+            num_workers=options.workers,
+            persistent_workers=options.workers > 0,
+            drop_last=True,
         )
         if state is not None:
             self.loader.load_state_dict(state)
@@ -410,6 +452,97 @@ def litdata_documents(file: str, column: str) -> Iterator[Any]:
 
     for tokens, lengths in documents([Path(file)], column):
         yield from torch.split(torch.from_numpy(tokens.astype(np.int32)), lengths.tolist())
+
+
+# ── LanceDB ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class LanceDocuments(Loader):
+    """LanceDB's ``StreamingDataset`` on a table of documents, packed by its ``pack_sequences``.
+
+    https://docs.lancedb.com/training: every document shuffled, an EOS between documents (here 0, which is an id like
+    any other). No worker processes: it reads on threads of its own, starts its workers anew for every epoch, and calls
+    forking experimental. The tokens that its estimate leaves out of an epoch are those that fill no block.
+    """
+
+    title = "LanceDB, documents"
+    modules = ("lancedb", "lancedb.streaming")
+    packages = ("lancedb", "torch")
+
+    def convert(self, files: Sequence[Path], folder: Path) -> None:
+        self._create(folder, (batch for file in files for batch in self._batches(file)))
+
+    def _batches(self, file: Path) -> Iterator[Any]:
+        for batch in pq.ParquetFile(file).iter_batches(columns=[self.options.column]):
+            yield pa.RecordBatch.from_arrays(batch.columns, ["tokens"])
+
+    def _create(self, folder: Path, batches: Iterator[Any]) -> None:
+        import lancedb
+
+        first = next(batches)
+        lancedb.connect(str(folder)).create_table("set", itertools.chain([first], batches), schema=first.schema)
+
+    def open(self, folder: Path, state: Any) -> Iterator[Any]:
+        import lancedb
+        from lancedb.streaming import StreamingDataLoader, StreamingDataset
+
+        options = self.options
+        table = lancedb.connect(str(folder)).open_table("set")
+        self.epoch, position = state or (0, None)
+        while True:
+            self.dataset = StreamingDataset(
+                table, shuffle_seed=options.seed, epoch=self.epoch, columns=["tokens"], **self._as(table)
+            )
+            if position is not None:
+                self.dataset.load_state_dict(position)
+                position = None
+            for batch in StreamingDataLoader(self.dataset, batch_size=options.lanes):
+                rows = self._rows(batch)
+                if len(rows) == options.lanes:  # it cannot drop a last batch that is not full
+                    yield rows
+            self.epoch += 1
+
+    def _as(self, table: Any) -> dict[str, Any]:
+        length = self.options.seq_len
+        blocks = (self.options.tokens + table.count_rows()) // length
+        return {"pack_sequences": length, "eos_id": 0, "pad_id": 0, "blocks_per_epoch": blocks}
+
+    def _rows(self, batch: Any) -> Any:
+        return batch["input_ids"]
+
+    def state(self) -> Any:
+        return self.epoch, self.dataset.state_dict()
+
+
+class LanceRows(LanceDocuments):
+    """The same on a table of packed rows, by a transform to tensors: much cheaper, and shuffles rows."""
+
+    title = "LanceDB, rows"
+
+    def convert(self, files: Sequence[Path], folder: Path) -> None:
+        length = self.options.seq_len
+        self._create(
+            folder,
+            (
+                pa.RecordBatch.from_arrays([pa.FixedSizeListArray.from_arrays(rows.ravel(), length)], ["tokens"])
+                for rows in packed_rows(files, self.options.column, length)
+                if len(rows)
+            ),
+        )
+
+    def _as(self, table: Any) -> dict[str, Any]:
+        return {"transform": lance_tensors}
+
+    def _rows(self, batch: Any) -> Any:
+        return batch
+
+
+def lance_tensors(batch: Any) -> Any:
+    """Rows of a record batch as a tensor."""
+    import torch
+
+    column = batch.column(0)
+    return torch.from_numpy(column.flatten().to_numpy().reshape(len(column), -1).copy())
 
 
 # ── Grain ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -536,12 +669,12 @@ class MemmapTorch(RawFile):
     """A map-style ``Dataset`` of rows of a memmap in PyTorch's ``DataLoader``, rows shuffled.
 
     The position is kept by hand: DataLoader has none, so a resume gives it the rest of the epoch's permutation.
+    Workers stay from epoch to epoch, for which the sampler must.
     """
 
     title = "memmap + DataLoader"
 
     def open(self, folder: Path, state: Any) -> Iterator[Any]:
-        import torch
         from torch.utils.data import DataLoader
 
         options = self.options
@@ -549,19 +682,27 @@ class MemmapTorch(RawFile):
         self.batches = 0
         if state is not None:
             self.epoch, self.batches = state
+        order: list[int] = []  # the sampler
+        loader: Any = DataLoader(
+            rows,  # type: ignore[arg-type]  # a Dataset is what has these two methods
+            batch_size=options.lanes,
+            sampler=order,
+            num_workers=options.workers,
+            persistent_workers=options.workers > 0,
+            drop_last=True,
+        )
         while True:
-            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(options.seed + self.epoch))
-            loader: Any = DataLoader(
-                rows,  # type: ignore[arg-type]  # a Dataset is what has these two methods
-                batch_size=options.lanes,
-                sampler=order[self.batches * options.lanes :].tolist(),
-                num_workers=options.workers,
-                drop_last=True,
-            )
+            order[:] = self._permutation(len(rows))[self.batches * options.lanes :]
             for batch in loader:
                 self.batches += 1
                 yield batch
             self.epoch, self.batches = self.epoch + 1, 0
+
+    def _permutation(self, rows: int) -> list[int]:
+        import torch
+
+        generator = torch.Generator().manual_seed(self.options.seed + self.epoch)
+        return torch.randperm(rows, generator=generator).tolist()
 
     def state(self) -> Any:
         return self.epoch, self.batches
@@ -594,14 +735,29 @@ class PyarrowDecode(Loader):
     resumes = False
 
     def open(self, folder: Path, state: Any) -> Iterator[Any]:
+        paths = sorted(folder.rglob("*.parquet"))
         while True:
-            for path in sorted(folder.rglob("*.parquet")):
-                file = pq.ParquetFile(path)
-                for group in range(file.num_row_groups):
-                    table = file.read_row_group(group, columns=[self.options.column], use_threads=False)
-                    for chunk in table.column(0).chunks:
-                        yield chunk.flatten().to_numpy(zero_copy_only=False)[None]
+            for chunks in map(self._chunks, paths) if self.options.threads == 1 else self._ahead(paths):
+                for chunk in chunks:
+                    yield chunk.flatten().to_numpy(zero_copy_only=False)[None]
             self.epoch += 1
+
+    def _chunks(self, path: Path) -> Iterator[Any]:
+        file = pq.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=[self.options.column], use_threads=False)
+            yield from table.column(0).chunks
+
+    def _ahead(self, paths: Sequence[Path]) -> Iterator[list[Any]]:
+        """Files that threads decode, one each; as many are ready as there are threads."""
+        waiting: deque[Future[list[Any]]] = deque()
+        with ThreadPoolExecutor(self.options.threads) as pool:
+            for path in paths:
+                waiting.append(pool.submit(lambda path: list(self._chunks(path)), path))
+                if len(waiting) > 2 * self.options.threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
 
 class Memcpy(Loader):
@@ -624,12 +780,15 @@ class Memcpy(Loader):
 
 LOADERS: dict[str, type[Loader]] = {
     "parquet_loader": ParquetDefault,
+    "parquet_loader-processes": ParquetProcesses,
     "parquet_loader-layout": ParquetPretokenized,
     "datasets-map": DatasetsMap,
     "datasets-arrow": DatasetsArrow,
     "datasets-streaming": DatasetsStreaming,
     "mosaicml": MosaicStreaming,
     "litdata": LitData,
+    "lancedb": LanceDocuments,
+    "lancedb-rows": LanceRows,
     "grain": GrainArrayRecord,
     "grain-parquet": GrainParquet,
     "nanogpt": NanoGPT,

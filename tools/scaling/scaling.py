@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,10 +31,15 @@ from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.plan import plan_window
 from parquet_loader.formats.parquet import PARQUET
 from parquet_loader.index import build_index
+from parquet_loader.options import LoaderOptions
 from parquet_loader.order.order import Order, lane_range
 from parquet_loader.storage import open_storage
 
 ROOT = Path(__file__).parents[2]
+# Who decodes: threads, or processes, which a loader may also have.
+WORKERS: dict[str, dict[str, int]] = {"1 thread": {"threads": 1}, "2 threads": {"threads": 2}}
+if any(field.name == "processes" for field in fields(LoaderOptions)):
+    WORKERS |= {"1 process": {"processes": 1}, "2 processes": {"processes": 2}}
 K = TypeVar("K", bound=Hashable)
 
 
@@ -92,10 +97,10 @@ def result(
 
 
 def loader_of(
-    folder: Path, take: int, *, lanes: int = 64, window: int = 16, threads: int = 1, seq_len: int = 2048
+    folder: Path, take: int, *, lanes: int = 64, window: int = 16, seq_len: int = 2048, **options: int
 ) -> Callable[[], dict[str, Any]]:
-    """A way for `interleaved`: the loader, taking so many tokens."""
-    options = {"lanes": lanes, "window": window, "threads": threads, "seq_len": seq_len}
+    """A way for `interleaved`: the loader, taking so many tokens; with one thread, if nothing else is said."""
+    options = {"lanes": lanes, "window": window, "seq_len": seq_len} | (options or {"threads": 1})
     return functools.partial(child, "epochs", folder=str(folder), take=take, **options)
 
 
@@ -113,58 +118,43 @@ def group_tokens(sizes: Sizes) -> int:
 
 
 def threads(sizes: Sizes, root: Path) -> Result:
-    folder = root / "set"
-    generate(folder, SetSpec(tokens=sizes.tokens, group_tokens=group_tokens(sizes)))
-    take = 4 * sizes.tokens
-    runs = interleaved(
-        sizes.rounds,
-        {
-            "1 thread": loader_of(folder, take),
-            "2 threads": loader_of(folder, take, threads=2),
-            "2 processes": functools.partial(_two_ranks, folder, take),
-        },
-    )
-    alone = interleaved(
-        sizes.rounds,
-        {
-            name: functools.partial(child, "decoding", folder=str(folder), take=take, threads=count)
-            for name, count in (("1 thread", 1), ("2 threads", 2))
-        },
-    )
-    ways = {"the loader": runs, "decoding alone": alone}
+    length, take = group_tokens(sizes), 2 * sizes.tokens
+    window = {"window": 16, "warm": 16 * length}  # helpers start and the first window is decoded before it is measured
+    ways: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {}
+    for codec in ("snappy", "zstd", "gzip", "none"):
+        folder = root / codec
+        generate(folder, SetSpec(tokens=sizes.tokens, group_tokens=length, codec=codec))
+        for name, options in WORKERS.items():
+            ways[f"the loader, {codec}", name] = loader_of(folder, take, **options, **window)
+    folder = root / "snappy"
+    ways["the loader, snappy", "2 ranks"] = functools.partial(_two_ranks, folder, take, window)
+    for count in (1, 2):
+        alone = functools.partial(child, "decoding", folder=str(folder), take=take, threads=count)
+        ways["decoding alone, snappy", f"{count} thread{'s' * (count > 1)}"] = alone
+    runs = interleaved(sizes.rounds, ways)
+    found = {key: {figure: middle(each, figure) for figure in ("tokens_per_s", "cpu_ns")} for key, each in runs.items()}
     rows: list[list[Cell]] = []
-    for title, way in ways.items():
-        one = middle(way["1 thread"], "tokens_per_s")
-        for name, each in way.items():
-            speed = middle(each, "tokens_per_s")
-            rows.append([f"{title}, {name}", speed / 1e6, speed / one, middle(each, "cpu_ns")])
-    counts = {"1 thread": 1, "2 threads": 2}
+    series: dict[str, list[tuple[str, float]]] = {}
+    for title in dict.fromkeys(title for title, _ in found):
+        one = found[title, "1 thread"]
+        for name in [name for known, name in found if known == title]:
+            speed, cpu = found[title, name]["tokens_per_s"], found[title, name]["cpu_ns"]
+            rows.append([f"{title}, {name}", speed / 1e6, speed / one["tokens_per_s"], cpu, cpu / one["cpu_ns"]])
+            series.setdefault(title, []).append((name, speed / 1e6))
     return result(
-        "Tokens a second with one and two threads",
-        [(["", "M tokens/s", "speed-up", "CPU ns/token"], rows)],
-        [
-            panel(
-                "M tokens/s",
-                "threads",
-                "",
-                {
-                    title: [(count, middle(way[name], "tokens_per_s") / 1e6) for name, count in counts.items()]
-                    for title, way in ways.items()
-                },
-            ),
-        ],
-        f"The interpreter's lock is {'on' if _has_lock() else 'off'}. The "
-        "consumer takes batches as fast as they come, on the main thread, and itself needs part of a core. Processes "
-        "are ranks 0 and 1 of 2, with one thread each.",
+        "Tokens a second with threads and processes",
+        [(["", "M tokens/s", "speed-up", "CPU ns/token", "CPU ratio"], rows)],
+        [panel("M tokens/s", "", "", series)],
+        f"The interpreter's lock is {'on' if _has_lock() else 'off'}. Dictionaries with a codec; ratios are to one "
+        "thread. The consumer takes batches as fast as they come, on the main thread, and itself needs part of a core. "
+        "Ranks are 0 and 1 of 2, with one thread each. CPU is that of all processes.",
     )
 
 
-def _two_ranks(folder: Path, take: int) -> dict[str, Any]:
-    options = {"lanes": 64, "window": 16, "threads": 1, "seq_len": 2048, "world_size": 2}
+def _two_ranks(folder: Path, take: int, window: Mapping[str, int]) -> dict[str, Any]:
+    ranks = (loader_of(folder, take // 2, rank=rank, world_size=2, threads=1, **window) for rank in range(2))
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(
-            lambda rank: child("epochs", folder=str(folder), take=take // 2, rank=rank, **options), range(2)
-        )
+        one, other = pool.map(lambda way: way(), ranks)
     return {
         "tokens_per_s": one["tokens_per_s"] + other["tokens_per_s"],
         "cpu_ns": (one["cpu_ns"] + other["cpu_ns"]) / 2,
@@ -239,13 +229,19 @@ def lanes(sizes: Sizes, root: Path) -> Result:
         },
     )
     found = {key: middle(each, "cpu_ns") for key, each in runs.items()}
+    few = interleaved(sizes.rounds, {count: loader_of(folder, 2 * sizes.tokens, lanes=count) for count in (8, 64)})
+    long_rows: list[list[Cell]] = [
+        [str(count), middle(each, "cpu_ns"), middle(each, "cpu_ns") / middle(few[64], "cpu_ns")]
+        for count, each in few.items()
+    ]
     return result(
         "CPU ns per token for lanes and windows",
         [
             (
                 ["lanes", *(f"window {window}" for window in windows)],
                 [[f"{count:,}", *(found[count, window] for window in windows)] for count in lane_counts],
-            )
+            ),
+            (["lanes, rows of 2,048 tokens", "window 16", "to 64 lanes"], long_rows),
         ],
         [
             panel(
@@ -256,7 +252,7 @@ def lanes(sizes: Sizes, root: Path) -> Result:
                 log="x",
             )
         ],
-        f"CPU ns per token, rows of {seq_len} tokens: the fewer the lanes, the smaller the batches.",
+        f"CPU ns per token, above for rows of {seq_len} tokens: the fewer the lanes, the smaller the batches.",
     )
 
 
@@ -455,25 +451,40 @@ def politeness(sizes: Sizes, root: Path) -> Result:
     folder = root / "set"
     generate(folder, SetSpec(tokens=sizes.tokens, group_tokens=group_tokens(sizes)))
     rates = [1e6, 10e6]
-    options = {"threads": 2, "lanes": 64, "window": 4}
-    runs = [
-        child("politeness", folder=str(folder), rates=rates, seconds=sizes.seconds, seq_len=256, **options)
-        for _ in range(sizes.rounds)
-    ]
+    options = {"lanes": 64, "window": 4}
+    kinds = [(workers, seq_len) for seq_len in (256, 2048) for workers in WORKERS if workers.startswith("2")]
+    runs = interleaved(
+        sizes.rounds,
+        {
+            kind: functools.partial(
+                child,
+                "politeness",
+                folder=str(folder),
+                rates=rates,
+                seconds=sizes.seconds,
+                seq_len=kind[1],
+                **options,
+                **WORKERS[kind[0]],
+            )
+            for kind in kinds
+        },
+    )
     names = {"absent": "no loader", "idle": "idle", "1000000": "1 M tokens/s", "10000000": "10 M tokens/s"}
     rows: list[list[Cell]] = []
     measured = ("iterations_per_s", "gil_share", "core_share", "taking_share")
-    middles = {key: {figure: middle((run[key] for run in runs), figure) for figure in measured} for key in names}
-    alone = middles["absent"]
-    for key, name in names.items():
-        found = middles[key]
-        slowed = 1 - found["iterations_per_s"] / alone["iterations_per_s"]
-        given = 1 - _given_a_core(found) / _given_a_core(alone)
-        shares = [f"{found[share]:.2%}" for share in measured[1:]]
-        rows.append([name, found["iterations_per_s"] / 1e6, f"{slowed:.0%}", f"{given:.0%}", *shares])
+    for (workers, seq_len), each in runs.items():
+        middles = {key: {figure: middle((run[key] for run in each), figure) for figure in measured} for key in names}
+        alone = middles["absent"]
+        for key, name in names.items():
+            found = middles[key]
+            slowed = 1 - found["iterations_per_s"] / alone["iterations_per_s"]
+            given = 1 - _given_a_core(found) / _given_a_core(alone)
+            shares = [f"{found[share]:.2%}" for share in measured[1:]]
+            title = name if key == "absent" else f"{name}, {workers}, rows of {seq_len:,}"
+            rows.append([title, found["iterations_per_s"] / 1e6, f"{slowed:.0%}", f"{given:.0%}", *shares])
     stall_rows: list[list[Cell]] = []
     curve = {}
-    for count in (1, 2):
+    for workers, count in WORKERS.items():
         paced = [
             child(
                 "stalls",
@@ -481,15 +492,16 @@ def politeness(sizes: Sizes, root: Path) -> Result:
                 seconds=2 * sizes.seconds,
                 period=0.01,
                 take=2 * sizes.tokens,
-                **(options | {"threads": count}),
+                **options,
+                **count,
             )
             for _ in range(sizes.rounds)
         ]
         rate = middle(paced, "tokens_per_s") / 1e6
         took = {key: np.array([time for run in paced for time in run[key]]) * 1e3 for key in ("all", "border", "copy")}
         titles = {
-            "all": f"every batch, {count} loader thread{'s' * (count > 1)}, {rate:.1f} M tokens/s",
-            "border": f"at a window's end, {count} loader thread{'s' * (count > 1)}",
+            "all": f"every batch, {workers}, {rate:.1f} M tokens/s",
+            "border": f"at a window's end, {workers}",
             "copy": "the same copy without a loader",
         }
         for key, title in titles.items():
@@ -500,7 +512,7 @@ def politeness(sizes: Sizes, root: Path) -> Result:
                 percents = (0, 50, 90, 99, 99.5, 99.9)
                 curve[title] = [(float(np.percentile(wall, p)), 100.0 - p) for p in percents]
     headings = ["loader", "M iterations/s", "slowed", "given a core", "waits for the GIL", "waits for a core", "taking"]
-    lost = [(row[0], float(str(row[3]).rstrip("%"))) for row in rows[1:]]
+    lost = [(row[0], float(str(row[3]).rstrip("%"))) for row in rows if row[0] != "no loader"]
     return result(
         "What a loader costs its consumer",
         [
@@ -511,10 +523,10 @@ def politeness(sizes: Sizes, root: Path) -> Result:
             panel("a busy loop is slowed, given a core, %", "", "", {"loader": lost}),
             panel("batches that take longer, %", "ms", "", curve, log="xy"),
         ],
-        "A loop of pure Python on the main thread that takes batches at that rate, with two loader threads. *Given a "
-        "core* leaves out the time in which the loop had no core, whether other processes or the loader's own threads "
-        "had it. Below, a consumer that takes a batch every 10 ms, a tenth of what the loader could deliver, after the "
-        "first two windows.",
+        "A loop of pure Python on the main thread that takes batches at that rate, compared with the same loop without "
+        "a loader in the same process. *Given a core* leaves out the time in which the loop had no core, whether other "
+        "processes or the loader's own threads had it. Below, a consumer that takes a batch every 10 ms, a tenth of "
+        "what the loader could deliver, after the first two windows.",
     )
 
 
@@ -533,37 +545,33 @@ def resume(sizes: Sizes, root: Path) -> Result:
     built.save(path)
     lane_count = 64
     position = built.total_tokens // 4 // lane_count  # half-way through the first window
-    ways: dict[tuple[str, int], Callable[[], dict[str, Any]]] = {}
-    for count in (1, 2):
-        options = {"lanes": lane_count, "window": window, "seq_len": 2048, "threads": count}
-        ways["resume", count] = functools.partial(
+    ways: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {}
+    for workers, count in WORKERS.items():
+        options = {"lanes": lane_count, "window": window, "seq_len": 2048} | count
+        ways["resume", workers] = functools.partial(
             child, "resume", folder=str(folder), index=str(path), position=position, **options
         )
-        ways["decode", count] = functools.partial(
-            child, "decode_window", folder=str(folder), index=str(path), window=window, threads=count
+    for workers in ("1 thread", "2 threads"):
+        ways["decode", workers] = functools.partial(
+            child, "decode_window", folder=str(folder), index=str(path), window=window, **WORKERS[workers]
         )
     runs = interleaved(sizes.rounds, ways)
     rows: list[list[Cell]] = []
-    for count in (1, 2):
-        ours, limit = runs["resume", count], runs["decode", count]
+    for workers in WORKERS:
+        ours, limit = runs["resume", workers], runs["decode", "1 thread" if workers[0] == "1" else "2 threads"]
         figures = [middle(each, key) for key in ("seconds", "cpu_s") for each in (ours, limit)]
-        rows.append([str(count), *figures[:2], figures[0] / figures[1], *figures[2:]])
-    columns = ["threads", "to the first batch s", "decoding alone s", "ratio", "CPU s", "decoding alone CPU s"]
+        rows.append([workers, *figures[:2], figures[0] / figures[1], *figures[2:]])
+    columns = ["", "to the first batch s", "decoding alone s", "ratio", "CPU s", "decoding alone CPU s"]
+    series = {
+        name: [(workers, middle(each, "seconds")) for (of, workers), each in runs.items() if of == key]
+        for key, name in (("resume", "to the first batch"), ("decode", "reading and decoding alone, on threads"))
+    }
     return result(
         "From a checkpoint in mid-epoch to the first batch",
         [(columns, rows)],
-        [
-            panel(
-                "s",
-                "threads",
-                "",
-                {
-                    name: [(str(count), middle(runs[key, count], "seconds")) for count in (1, 2)]
-                    for key, name in (("resume", "to the first batch"), ("decode", "reading and decoding alone"))
-                },
-            )
-        ],
-        f"One rank, a window of {window} row groups of {length:,} tokens: all of them are needed for the first batch.",
+        [panel("s", "", "", series)],
+        f"One rank, a window of {window} row groups of {length:,} tokens: all of them are needed for the first batch. "
+        "Processes are started meanwhile. Decoding alone is on as many threads.",
     )
 
 

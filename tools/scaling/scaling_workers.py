@@ -6,6 +6,7 @@ python tools/scaling/scaling_workers.py NAME '{"argument": value}'    prints wha
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow.compute  # noqa: F401  # which the first take would do, and be counted for
 import pyarrow.parquet as pq
 
@@ -45,6 +47,19 @@ def scheduled_seconds() -> tuple[float, float]:
     return int(ran) / 1e9, int(waited) / 1e9
 
 
+def cpu_seconds() -> float:
+    """Of this process and of those that it has started, also those that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    total = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    for child in psutil.Process().children():
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
 def endless(loader: ParquetLoader) -> Iterator[Batch]:
     """Batches, epoch after epoch."""
     while True:
@@ -54,19 +69,20 @@ def endless(loader: ParquetLoader) -> Iterator[Batch]:
 # ── tokens a second and CPU per token ────────────────────────────────────────────────────────────────────────────
 
 
-def epochs(*, folder: str, take: int, **options: Any) -> Figures:
-    """The loader, whose consumer only takes batches, for ``take`` tokens."""
+def epochs(*, folder: str, take: int, warm: int = 0, **options: Any) -> Figures:
+    """The loader, whose consumer only takes batches, for ``take`` tokens after the first ``warm``."""
     with ParquetLoader(folder, cache_dir=folder, **options) as loader:
-        cpu, wall = time.process_time(), time.perf_counter()
-        for batch in endless(loader):
-            take -= batch.tokens.size
-            if take <= 0:
-                break
+        batches = endless(loader)
+        while warm > 0:
+            warm -= next(batches).tokens.size
+        cpu, wall, before = cpu_seconds(), time.perf_counter(), loader.stats()
+        while take > 0:
+            take -= next(batches).tokens.size
         wall = time.perf_counter() - wall
-        delivered = loader.stats()["tokens"]
+        delivered = loader.stats()["tokens"] - before["tokens"]
         loader.close()
-        cpu = time.process_time() - cpu
-        decoded = loader.stats()["tokens_decoded"]
+        cpu = cpu_seconds() - cpu
+        decoded = loader.stats()["tokens_decoded"] - before["tokens_decoded"]
     # It reads ahead: count what was decoded, not only what was handed out.
     return {"cpu_ns": cpu * 1e9 / decoded, "tokens_per_s": delivered / wall}
 
@@ -249,12 +265,12 @@ def politeness(*, folder: str, rates: list[float], seconds: float, **options: An
     return found
 
 
-def stalls(*, folder: str, seconds: float, period: float, take: int, lanes: int, window: int, threads: int) -> Figures:
+def stalls(*, folder: str, seconds: float, period: float, take: int, lanes: int, window: int, **work: Any) -> Figures:
     """Batches taken every ``period`` seconds, at a tenth of what the loader could deliver: how long each takes.
 
     How fast it could is found by taking ``take`` tokens first. The first two windows are not timed.
     """
-    fastest = epochs(folder=folder, take=take, seq_len=1024, lanes=lanes, window=window, threads=threads)
+    fastest = epochs(folder=folder, take=take, seq_len=1024, lanes=lanes, window=window, **work)
     seq_len = max(1, int(fastest["tokens_per_s"] / 10 * period / lanes))
     count = max(2, int(seconds / period))
     index = build_index(folder, cache_dir=folder)
@@ -266,7 +282,7 @@ def stalls(*, folder: str, seconds: float, period: float, take: int, lanes: int,
         ends.append((each.before + each.tokens) // lanes // seq_len)
     warm = ends[1] + 1 + WAKING
     with ParquetLoader(
-        folder, index=index, seq_len=seq_len, lanes=lanes, window=window, threads=threads, cache_dir=folder
+        folder, index=index, seq_len=seq_len, lanes=lanes, window=window, cache_dir=folder, **work
     ) as loader:
         batches = endless(loader)
         for _ in range(warm - WAKING):
@@ -308,10 +324,10 @@ def resume(*, folder: str, index: str, position: int, **options: Any) -> Figures
     """From a state in mid-epoch to its first batch."""
     with ParquetLoader(folder, index=index, **options) as loader:
         state = loader.state_dict() | {"position": position}
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin, cpu = time.perf_counter(), cpu_seconds()
         loader.load_state_dict(state)
         next(iter(loader))
-        return {"seconds": time.perf_counter() - begin, "cpu_s": time.process_time() - cpu}
+        return {"seconds": time.perf_counter() - begin, "cpu_s": cpu_seconds() - cpu}
 
 
 def decode_window(*, folder: str, index: str, window: int, threads: int) -> Figures:

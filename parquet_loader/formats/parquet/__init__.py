@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..base import Format
 from .decode import OpenChunk, decode_cost, decode_together, most_decode_cost, one_part_slots
 from .entries import read_entry
+from .pages import SLOW_CODECS
 from .values import kept_bytes
 
 __all__ = ["PARQUET"]
@@ -21,6 +22,7 @@ class _Parquet:
     one_part_slots = staticmethod(one_part_slots)
     most_decode_cost = staticmethod(most_decode_cost)
     kept_bytes = staticmethod(kept_bytes)
+    slow_to_unpack = staticmethod(SLOW_CODECS.__contains__)
     open = staticmethod(OpenChunk)
     decode_together = staticmethod(decode_together)
 

@@ -75,7 +75,7 @@ _HEADER_BYTES = 256  # that are looked at: a header is no longer, or not worth i
 CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
 
 # They take longer than it takes to wake another thread up: worth more threads than one.
-SLOW_CODECS = ("GZIP", "BROTLI", "ZSTD")
+SLOW_CODECS = frozenset({"GZIP", "BROTLI", "ZSTD"})
 
 
 class NotSupported(Exception):
