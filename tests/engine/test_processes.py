@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from subprocesses import finish, run, start
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import Batch, ConfigError, DataError, HelperError, ParquetLoader
-from parquet_loader.engine import segments
+from parquet_loader.engine import processes, segments
 from parquet_loader.engine.segments import SegmentPool
 from parquet_loader.storage.local import LocalStorage
 
@@ -421,6 +422,28 @@ def test_a_helper_that_is_killed_is_an_error_and_the_next_call_goes_on(folder: P
             while len(taken) < 200:
                 taken += take(loader, 1)
         assert_same(taken + take(loader, 200 - len(taken)), expected)
+
+
+def test_a_helper_that_has_ended_is_noticed_where_a_fork_keeps_its_end_of_the_socket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_LOOK_SECONDS", 1)
+    kept: list[int] = []
+    real_pair = socket.socketpair
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        mine, other = real_pair()
+        kept.append(os.dup(other.fileno()))
+        return mine, other
+
+    monkeypatch.setattr(socket, "socketpair", pair)
+    with ParquetLoader(folder, processes=1, **OPTIONS) as loader:
+        take(loader, 1)
+        os.kill(helpers_of(loader)[0], signal.SIGKILL)
+        with pytest.raises(HelperError, match="SIGKILL"):
+            take(loader, 300)
+    for descriptor in kept:
+        os.close(descriptor)
 
 
 def test_a_helper_that_cannot_start_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
