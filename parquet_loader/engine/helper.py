@@ -113,6 +113,8 @@ class _Connection:
                     raise
                 except BaseException as error:
                     answer = _failed(error)
+                if request.rest:
+                    pa.default_memory_pool().release_unused()
                 del request
                 self._wire.send(answer)
                 del answer

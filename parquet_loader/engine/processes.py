@@ -74,8 +74,14 @@ class Connection(Wire):
         self._over = over  # set when helpers are not wanted any more
         self._windows: dict[int, WindowWork] = {}  # which the helper knows, by segments
 
-    def do(self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, hold: Hold) -> Answer:
+    def do(self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, *, hold: Hold, rest: bool) -> Answer:
         """Have something done, and wait for it.
+
+        Args:
+            work, window: what.
+            segment: of the window.
+            hold: see `run_task`.
+            rest: whether the helper gives back to the system what it has freed, before it answers.
 
         Raises:
             HelperError: the helper has ended.
@@ -89,7 +95,7 @@ class Connection(Wire):
         news = None if known is window else window
         self._windows[segment.number] = window
         try:
-            request = Request(segment.number, segment.size, news, forgotten, work)
+            request = Request(segment.number, segment.size, news, forgotten, rest, work)
             self.send(request, [segment.file] if known is None else [])
             return self._answer(hold)
         except ClosedError:
