@@ -87,7 +87,7 @@ class ParquetLoader:
         threads: that decode; None for 1, and for as many as leave a core to the consumer, up to 4, where files are
             compressed by zstd, gzip or brotli: other files are decoded too fast for several to help.
         processes: that decode in place of threads: worth it where the main thread is busy in Python, which threads hold
-            up, or where tens of millions of tokens a second are needed. Each is a Python interpreter, of some 80 MB
+            up, or where tens of millions of tokens a second are needed. Each is a Python interpreter, of some 40 MB
             beside the budget, and starts with the first batch in about half a second. 0, the default, for threads.
         requests: column chunks read concurrently; None for as many as decode where the files are local, and for 16
             over a network.

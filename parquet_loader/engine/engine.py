@@ -298,9 +298,11 @@ class Engine:
         workers = max(threads, requests)
         helpers = self._helpers = None
         give_back = self.budget.release
+        spare_bytes = general.budget_bytes - least_bytes
         if general.processes:
-            segments = SegmentPool(_spare_bytes(sources, general.budget_bytes - reserve - least_bytes))
+            segments = SegmentPool(_spare_bytes(sources, spare_bytes - reserve))
             self.budget.acquire(segments.spare_bytes)
+            spare_bytes = max(0, spare_bytes - 2 * segments.spare_bytes)  # of which tasks take a half, see `task_bytes`
             helpers = Helpers(general.processes, workers, list(map(SourceWork.of, sources)), segments)
             give_back = functools.partial(_give_back, self.budget, segments)
             self._helpers = helpers
@@ -313,7 +315,7 @@ class Engine:
             helpers,
         )
         self._prefetcher = Prefetcher(
-            _tasks(sources, demand, self._shared, general.budget_bytes - least_bytes),
+            _tasks(sources, demand, self._shared, spare_bytes),
             self.budget,
             threads=workers,
             ahead_bytes=_AHEAD_BYTES,
@@ -333,7 +335,6 @@ class Engine:
             )
             for place, (source, each) in enumerate(zip(sources, lengths, strict=True))
         ]
-
         if helpers is not None:
             # Before the threads are waited for, some of which wait for helpers: the last finalizer is the first to run.
             weakref.finalize(self, helpers.end)
@@ -410,7 +411,7 @@ def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
 
 
 def _spare_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
-    """What segments may hold beyond what is counted: two windows', where there is room for them beside the next window.
+    """What segments may hold beyond what is counted: two windows', where there is room for them beside the next one.
     One is free as soon as the next one is waited for, whose segment is full of what was in it before.
 
     Args:

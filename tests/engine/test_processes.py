@@ -20,9 +20,10 @@ import pytest
 from subprocesses import finish, run, start
 from unique_sets import random_files, unique_groups, write_set
 
-from parquet_loader import Batch, ConfigError, DataError, HelperError, ParquetLoader
+from parquet_loader import Batch, ConfigError, DataError, HelperError, ParquetLoader, build_index
 from parquet_loader.engine import processes, segments
 from parquet_loader.engine.segments import SegmentPool
+from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.local import LocalStorage
 
 OPTIONS = dict(seq_len=16, lanes=6, window=3)
@@ -378,6 +379,24 @@ def test_files_in_this_processs_memory_are_refused() -> None:
     fsspec.filesystem("memory").pipe_file("/processes/a.parquet", b"")
     with pytest.raises(ConfigError, match="in this process's memory; use threads"):
         ParquetLoader("memory://processes", processes=2, **OPTIONS)
+
+
+def test_an_index_serves_copies_of_its_files_to_helpers_too(folder: Path, tmp_path: Path) -> None:
+    index = build_index(folder)
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+        os.utime(tmp_path / file.name, ns=(1, 1))
+    assert_same(first(tmp_path, 30, index=index, processes=1, **OPTIONS), first(folder, 30, **OPTIONS))
+
+
+@pytest.mark.parametrize("wrong", [-1, 65, True, "2"])
+def test_processes_are_a_small_number(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"processes must be an integer in \[0, 64\]"):
+        LoaderOptions(seq_len=8, lanes=2, processes=wrong)
+
+
+def test_none_are_no_processes() -> None:
+    assert LoaderOptions(seq_len=8, lanes=2, processes=None).processes == 0
 
 
 def test_a_storage_that_cannot_be_pickled_is_refused(folder: Path) -> None:
