@@ -465,6 +465,19 @@ def test_a_helper_that_has_ended_is_noticed_where_a_fork_keeps_its_end_of_the_so
         os.close(descriptor)
 
 
+def test_a_helper_that_understands_nothing_ends_with_its_reason_on_stderr(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after an upgrade of the package beneath a loader that runs."""
+    monkeypatch.setattr(processes, "Request", lambda *_: "of another version")
+    with (
+        ParquetLoader(folder, processes=1, **OPTIONS) as loader,
+        pytest.raises(HelperError, match="exit status 1; what it wrote to stderr says why"),
+    ):
+        next(iter(loader))
+    assert "Traceback" in capfd.readouterr().err
+
+
 def test_a_helper_that_cannot_start_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/python")
     with (
