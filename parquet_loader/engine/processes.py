@@ -148,6 +148,10 @@ class Connection(Wire):
                     ", as the system does when memory is short: leave it more than budget_bytes and the processes "
                     "themselves, or give a smaller budget_bytes, or fewer processes"
                 )
+            elif -status == signal.SIGBUS:
+                how += (
+                    ", as when there is no room for temporary files, in which it shares memory where memfd is missing"
+                )
         return HelperError(
             f"decoding process {process.pid} was ended {how}; no token is lost, and asking for the next batch goes on "
             "with new processes"
