@@ -132,30 +132,33 @@ class Connection(Wire):
             return LoaderClosedError("closed while a decoding process was waited for")
         process = self.helper.process
         try:
-            status = process.wait(_END_SECONDS)
+            status: int | None = process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
             status = None
-        if status is None or status >= 0:
-            how = f"with exit status {status}; what it wrote to stderr says why" if status else "by itself"
-        else:
-            try:
-                how = f"by {signal.Signals(-status).name}"
-            except ValueError:
-                how = f"by signal {-status}"
-            if -status == signal.SIGKILL:
-                how += (
-                    ", as the system does when memory is short: leave it more than budget_bytes and the processes "
-                    "themselves, or give a smaller budget_bytes, or fewer processes"
-                )
-            elif -status == signal.SIGBUS:
-                how += (
-                    ", as when there is no room for temporary files, in which it shares memory where memfd is missing"
-                )
         return HelperError(
-            f"decoding process {process.pid} was ended {how}; no token is lost, and asking for the next batch goes on "
-            "with new processes"
+            f"decoding process {process.pid} {_ending(status)}; no token is lost, and asking for the next batch goes "
+            "on with new processes"
         )
+
+
+_ADVICE = {
+    signal.SIGKILL: ", as the system does when memory is short: leave it more than budget_bytes and the processes "
+    "themselves, or give a smaller budget_bytes, or fewer processes",
+    signal.SIGBUS: ", as when a disk has no room for the temporary files that share memory where there is no memfd",
+}
+
+
+def _ending(status: int | None) -> str:
+    """What became of a process."""
+    if status is None:
+        return "does not answer any more"
+    if status >= 0:
+        return f"ended with exit status {status}; what it wrote to stderr says why"
+    try:
+        number = signal.Signals(-status)
+    except ValueError:
+        return f"was ended by signal {-status}"
+    return f"was ended by {number.name}{_ADVICE.get(number, '')}"
 
 
 def _error_of(failed: wire.Failed) -> BaseException:
