@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import signal
 import socket
@@ -283,6 +284,18 @@ def test_a_segment_that_is_used_again_counts_what_its_window_does_not_yet() -> N
     del memory
     pool.collect()
     assert resident(pool) == (50 + 50) << 12
+
+
+def test_a_segment_that_is_too_small_makes_room_for_a_larger_one() -> None:
+    pool = SegmentPool(100 << 12)
+    small, memory = pool.take(50 << 12, 50 << 12)
+    os.pwrite(small.file, b"x" * (50 << 12), 0)
+    helpers_own = mmap.mmap(small.file, 50 << 12)
+    del memory
+    large, _kept = pool.take(2_000 << 12, 0)
+    assert pool.numbers == {large.number}
+    assert resident(pool) == 0 == os.fstat(small.file).st_blocks
+    helpers_own.close()
 
 
 def test_without_files_in_memory_segments_are_files_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
