@@ -289,6 +289,7 @@ class Engine:
         self.halted = False
         general = sources[0]
         reserve = reserve_bytes(sources, least_bytes)
+        beyond_bytes = general.budget_bytes - reserve - least_bytes
         self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
         self.budget.acquire(kept_by_threads(sources) + reserved_bytes)
@@ -298,11 +299,9 @@ class Engine:
         workers = max(threads, requests)
         helpers = self._helpers = None
         give_back = self.budget.release
-        spare_bytes = general.budget_bytes - least_bytes
         if general.processes:
-            segments = SegmentPool(_spare_bytes(sources, spare_bytes - reserve))
+            segments = SegmentPool(_spare_bytes(sources, beyond_bytes))
             self.budget.acquire(segments.spare_bytes)
-            spare_bytes = max(0, spare_bytes - 2 * segments.spare_bytes)  # of which tasks take a half, see `task_bytes`
             helpers = Helpers(general.processes, workers, list(map(SourceWork.of, sources)), segments)
             give_back = functools.partial(_give_back, self.budget, segments)
             self._helpers = helpers
@@ -315,7 +314,7 @@ class Engine:
             helpers,
         )
         self._prefetcher = Prefetcher(
-            _tasks(sources, demand, self._shared, spare_bytes),
+            _tasks(sources, demand, self._shared, beyond_bytes),
             self.budget,
             threads=workers,
             ahead_bytes=_AHEAD_BYTES,
@@ -413,6 +412,8 @@ def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
 def _spare_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
     """What segments may hold beyond what is counted: two windows', where there is room for them beside the next one.
     One is free as soon as the next one is waited for, whose segment is full of what was in it before.
+
+    It is never more than half of what there is: the other half is what tasks may take beyond the least.
 
     Args:
         sources: the engine's.

@@ -161,19 +161,19 @@ class ColumnChunk:
     @classmethod
     def of(cls, path: str, layout: ColumnLayout, numbers: Sequence[int]) -> ColumnChunk:
         """The chunk of a row group, from its numbers in the order of `ENTRY_ARRAYS`."""
-        of = dict(zip(ENTRY_ARRAYS, numbers, strict=True))
+        row_group, rows, slots, tokens, _, _, start, length, dictionary_offset, data_offset, codec = numbers
         return cls(
             path=path,
-            row_group=of["row_group"],
+            row_group=row_group,
             layout=layout,
-            start=of["start"],
-            length=of["length"],
-            rows=of["rows"],
-            slots=of["slots"],
-            tokens=of["tokens"],
-            codec=CODEC_NAMES[of["codec"]],
-            dictionary_offset=of["dictionary_offset"],
-            data_offset=of["data_offset"],
+            start=start,
+            length=length,
+            rows=rows,
+            slots=slots,
+            tokens=tokens,
+            codec=CODEC_NAMES[codec],
+            dictionary_offset=dictionary_offset,
+            data_offset=data_offset,
         )
 
     def error(self, problem: str) -> DataError:

@@ -13,7 +13,7 @@ Plain pages are copied to where their tokens belong. Pages of any other kind are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ __all__ = ["ChunkValues", "gathered_tokens"]
 
 IndexArray = npt.NDArray[np.uint16]
 _TABLE_ENTRIES = 1 << 16
-_TABLE_TOKENS = 1 << 17  # what is made for them stays in the processor's cache
+_BATCH_TOKENS = 1 << 17
 _RUN_GROUPS = 63  # groups of 8 indices in a literal run of nearly all writers: the most with a header of one byte
 _SMALL_BYTES = 64 << 10  # of a page that is not worth steps of Python of its own
 
@@ -58,14 +58,14 @@ def gathered_tokens(chunks: Iterable[ChunkValues], count: int, wanted: Wanted) -
         DataError: a page has too few bytes.
     """
     tokens = pooled(count, wanted.dtype)
-    table = _Table()
+    batch = _Batch(0)
     end = 0
     for values in chunks:
+        if end - batch.origin > _BATCH_TOKENS:
+            batch.fill(tokens, wanted)
+            batch = _Batch(end)
         if values.entries is not None:
-            if table.size + len(values.entries) > _TABLE_ENTRIES or end - table.begin > _TABLE_TOKENS:
-                table.fill(tokens, wanted)
-                table = _Table(end)
-            table.entries.append(values.entries)
+            batch.add_entries(values.entries)
         for page, length, encoded in values.pages:
             begin, end = end, end + length
             if not length:
@@ -75,125 +75,148 @@ def gathered_tokens(chunks: Iterable[ChunkValues], count: int, wanted: Wanted) -
                 wanted.check(plain)
                 np.copyto(tokens[begin:end], plain, casting="unsafe")
             elif page.encoding in DICTIONARY and values.entries is not None:
-                table.pages.append(_IndexPage(encoded, begin, end, table.size, len(values.entries)))
+                batch.add_page(encoded, begin, end)
             else:
                 raise NotSupported(f"page {page.number} has encoding {page.encoding}")
-        if values.entries is not None:
-            table.size += len(values.entries)
-    table.fill(tokens, wanted)
+    batch.fill(tokens, wanted)
     tokens.flags.writeable = False
     return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _IndexPage:
-    """A page of indices.
-
-    Attributes:
-        encoded: its bytes.
-        begin, end: where its values are among all.
-        base: what is added to its indices.
-        bound: how many entries they are of.
-    """
-
-    encoded: memoryview
-    begin: int
-    end: int
-    base: int
-    bound: int
-
-
 class _Table:
-    """Dictionaries of chunks that follow each other, and the pages whose indices are into them."""
+    """Dictionaries of chunks that follow each other, and where the values are whose indices are into them."""
 
-    def __init__(self, begin: int = 0) -> None:
-        self.begin = begin
+    def __init__(self) -> None:
         self.entries: list[TokenArray] = []
         self.size = 0
-        self.pages: list[_IndexPage] = []
+        self.stretches: list[tuple[int, int]] = []
 
-    def fill(self, tokens: TokenArray, wanted: Wanted) -> None:
-        """Gather the values of all pages."""
-        if not self.pages:
+    def gather(self, indices: IndexArray, tokens: TokenArray, wanted: Wanted) -> None:
+        """Fill in the tokens, by their indices into all entries."""
+        if not self.entries:
             return
         entries = self.entries[0] if len(self.entries) == 1 else np.concatenate(self.entries)
-        self.entries = []
         wanted.check(entries)
         if tokens.itemsize < entries.itemsize:
             entries = narrowed(entries, tokens.dtype)
-        indices = self._unpacked()
-        table = as_arrow(entries)
-        origin = self.pages[0].begin
-        for begin, end in self._stretches():
-            taken = pc.take(table, as_arrow(indices[begin - origin : end - origin]), boundscheck=False)
-            found = np.frombuffer(taken.buffers()[1], entries.dtype, end - begin)
-            np.copyto(tokens[begin:end], found, casting="unsafe")
+        for begin, end in self.stretches:
+            taken = pc.take(as_arrow(entries), as_arrow(indices[begin:end]), boundscheck=False)
+            np.copyto(
+                tokens[begin:end], np.frombuffer(taken.buffers()[1], entries.dtype, end - begin), casting="unsafe"
+            )
 
-    def _stretches(self) -> Iterator[tuple[int, int]]:
-        """Where values of pages of indices are, without plain ones between them."""
-        begin, end = self.pages[0].begin, self.pages[0].end
-        for page in self.pages[1:]:
-            if page.begin != end:
-                yield begin, end
-                begin = page.begin
-            end = page.end
-        yield begin, end
+
+class _Batch:
+    """Pages of indices of chunks that follow each other, and their tables. What is made of them at once stays in the
+    processor's cache.
+
+    Args:
+        origin: the first of their values among all. Places in here count from it.
+    """
+
+    def __init__(self, origin: int) -> None:
+        self.origin = origin
+        self._tables: list[_Table] = [_Table()]
+        self._encoded: list[memoryview] = []
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._base = 0
+        self._bases: list[int] = []  # what is added to a page's indices,
+        self._bounds: list[int] = []  # which are less than this before
+
+    def add_entries(self, entries: TokenArray) -> None:
+        """The dictionary of the pages that are added next."""
+        table = self._tables[-1]
+        if table.size + len(entries) > _TABLE_ENTRIES:
+            table = _Table()
+            self._tables.append(table)
+        self._base = table.size
+        table.entries.append(entries)
+        table.size += len(entries)
+
+    def add_page(self, encoded: memoryview, begin: int, end: int) -> None:
+        """A page whose values are ``[begin, end)`` of all."""
+        table = self._tables[-1]
+        begin, end = begin - self.origin, end - self.origin
+        self._encoded.append(encoded)
+        self._begins.append(begin)
+        self._ends.append(end)
+        self._bases.append(self._base)
+        self._bounds.append(len(table.entries[-1]))
+        if table.stretches and table.stretches[-1][1] == begin:
+            begin, _ = table.stretches.pop()
+        table.stretches.append((begin, end))
+
+    def fill(self, tokens: TokenArray, wanted: Wanted) -> None:
+        """Gather the values of all pages."""
+        if not self._encoded:
+            return
+        indices = self._unpacked()
+        # Between pages may be plain ones: what is there is not looked at.
+        edges = np.stack([self._begins, self._ends], axis=1).reshape(-1)
+        if (np.maximum.reduceat(indices, edges[:-1])[::2] >= self._bounds).any():
+            raise NotSupported("an index that the dictionary has not")
+        for begin, end, base in zip(self._begins, self._ends, self._bases, strict=True):
+            if base:
+                indices[begin:end] += np.uint16(base)
+        for table in self._tables:
+            table.gather(indices, tokens[self.origin :], wanted)
 
     def _unpacked(self) -> IndexArray:
-        """The indices into all entries, from the first page's values on.
+        """The pages' indices, at the places of their values.
 
         Raises:
-            NotSupported: a page is of another kind than `unpack_indices` takes, or an index is too large.
+            NotSupported: a page is of another kind than `unpack_indices` takes.
         """
-        origin = self.pages[0].begin
-        indices = pooled(self.pages[-1].end - origin, np.uint16).view(np.uint16)
-        alike: dict[int, list[_IndexPage]] = {}
-        for page in self.pages:
-            width = page.encoded[0] if 0 < len(page.encoded) < _SMALL_BYTES else 0
-            alike.setdefault(width, []).append(page)
-        for width, pages in alike.items():
-            others = pages
-            if len(pages) > 1 and 8 <= width <= 16:
-                others = _unpack_alike(width, pages, indices, origin)
-            for page in others:
-                target = indices[page.begin - origin : page.end - origin]
-                if not unpack_indices(page.encoded, target):
+        indices = pooled(self._ends[-1], np.uint16).view(np.uint16)
+        alike: dict[int, list[int]] = {}
+        for number, encoded in enumerate(self._encoded):
+            alike.setdefault(encoded[0] if 0 < len(encoded) < _SMALL_BYTES else 0, []).append(number)
+        for width, numbers in alike.items():
+            left = self._unpack_alike(width, numbers, indices) if width >= 8 and len(numbers) > 1 else numbers
+            for number in left:
+                if not unpack_indices(self._encoded[number], indices[self._begins[number] : self._ends[number]]):
                     raise NotSupported("indices of another kind")
-                _place(page, target, indices, origin)
         return indices
 
+    def _unpack_alike(self, width: int, numbers: Sequence[int], indices: IndexArray) -> list[int]:
+        """Unpack pages whose indices have one width of 8 to 16 bits, where all of their runs are literal and, but for
+        the last, of `_RUN_GROUPS`, as those of nearly all writers are. Returns the pages that are not so.
 
-def _place(page: _IndexPage, found: IndexArray, indices: IndexArray, origin: int) -> None:
-    """Put a page's indices among all, as those of the table."""
-    if int(found.max()) >= page.bound:
-        raise NotSupported("an index that the dictionary has not")
-    np.add(found, page.base, out=indices[page.begin - origin : page.end - origin])
+        The groups of all runs are copied next to each other, without the headers between them:
 
-
-def _unpack_alike(width: int, pages: Sequence[_IndexPage], indices: IndexArray, origin: int) -> list[_IndexPage]:
-    """Unpack pages whose indices have one width, where all of their runs are literal and, but for the last, of
-    `_RUN_GROUPS`, as those of nearly all writers are. Returns the pages that are not so.
-    """
-    stride = 1 + width * _RUN_GROUPS
-    data = np.frombuffer(b"".join([*(page.encoded for page in pages), bytes(stride)]), np.uint8)
-    ends = np.cumsum([len(page.encoded) for page in pages])
-    groups = np.array([page.end - page.begin + 7 >> 3 for page in pages])
-    runs = -(-groups // _RUN_GROUPS)
-    after = runs.cumsum()  # each page's last run
-    first = after - runs
-    last_groups = groups - (runs - 1) * _RUN_GROUPS
-    begins = np.append(0, ends[:-1]) + 1
-    places = begins.repeat(runs) + (np.arange(after[-1]) - first.repeat(runs)) * stride
-    headers = np.full(len(places), 2 * _RUN_GROUPS + 1)
-    headers[after - 1] = 2 * last_groups + 1
-    fits = begins + (runs - 1) * stride + 1 + last_groups * width <= ends
-    like = np.logical_and.reduceat(data.take(places, mode="clip") == headers, first) & fits
-    places = places.clip(max=len(data) - stride)  # of pages that are not alike
-    rows = np.lib.stride_tricks.sliding_window_view(data, stride)[places]
-    unpacked = np.empty((len(places), _RUN_GROUPS, 8), np.uint16)
-    unpack_literals(rows.reshape(-1), 1, stride, width, unpacked)
-    flat = unpacked.reshape(-1)
-    for page, begin, same in zip(pages, (first * 8 * _RUN_GROUPS).tolist(), like.tolist(), strict=True):
-        if same:
-            _place(page, flat[begin : begin + page.end - page.begin], indices, origin)
-    return [page for page, same in zip(pages, like.tolist(), strict=True) if not same]
+            page   w h gggg h gggg h gg     w h gggg h g           w is the width, h a header
+            run        0      1      2          3      4
+            copy       gggg   gggg   gg·h       gggg   g···        what is behind a page's last group has no meaning
+        """
+        if width > 16:
+            return [*numbers]
+        size = width * _RUN_GROUPS
+        encoded = [self._encoded[number] for number in numbers]
+        data = np.frombuffer(b"".join([*encoded, bytes(1 + size)]), np.uint8)
+        ends = np.cumsum([len(page) for page in encoded])
+        counts = [self._ends[number] - self._begins[number] for number in numbers]
+        groups = np.array(counts) + 7 >> 3
+        runs = -(-groups // _RUN_GROUPS)
+        after = runs.cumsum()
+        first = after - runs  # each page's first run, and behind its last one
+        last_groups = groups - (runs - 1) * _RUN_GROUPS
+        begins = np.append(0, ends[:-1]) + 1
+        heads = (begins - first * (1 + size)).repeat(runs) + np.arange(after[-1]) * (1 + size)
+        headers = np.full(len(heads), 2 * _RUN_GROUPS + 1)
+        headers[after - 1] = 2 * last_groups + 1
+        alike = np.logical_and.reduceat(data.take(heads, mode="clip") == headers, first)
+        alike &= begins + (runs - 1) * (1 + size) + 1 + last_groups * width <= ends
+        at = np.minimum(heads + 1, len(data) - size)  # for the pages that are not so
+        copied = np.ndarray((len(data) - size + 1, size), np.uint8, data, 0, (1, 1))[at]
+        unpacked = np.empty((1, len(at) * _RUN_GROUPS, 8), np.uint16)
+        unpack_literals(copied.reshape(-1), 0, 0, width, unpacked)
+        found = unpacked.reshape(-1)
+        left = []
+        for number, run, count, same in zip(numbers, first.tolist(), counts, alike.tolist(), strict=True):
+            if same:
+                place = run * 8 * _RUN_GROUPS
+                indices[self._begins[number] : self._ends[number]] = found[place : place + count]
+            else:
+                left.append(number)
+        return left

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -68,7 +69,7 @@ DICTIONARY = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 ENCODINGS = (PLAIN, *DICTIONARY, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT)
 
 _ROUNDS = 16  # pages of a chunk: those of small row groups are few
-_MANY = 8  # chunks from which on headers are read faster all at once
+_MANY = 16  # chunks from which on headers are read faster all at once
 _HEADER_BYTES = 256  # that are looked at: a header is no longer, or not worth it
 
 # Names as pyarrow's codecs have them; "LZ4" is what the format calls LZ4_RAW. LZO and Hadoop's LZ4 are not here.
@@ -82,9 +83,8 @@ class NotSupported(Exception):
     """Pages that are sound as far as they are understood, and not understood far enough. Says what is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """What a page's header says.
+class Page(NamedTuple):
+    """What a page's header says. A tuple, since there are thousands of them where row groups are small.
 
     Attributes:
         number: the page's place in the chunk, for messages.
@@ -117,8 +117,7 @@ class Page:
         return chunk.error(f"page {self.number}, at byte {self.start} of the column chunk, {problem}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class Body(NamedTuple):
     """A data page's body, decompressed and cut in three."""
 
     repetition: memoryview
@@ -280,28 +279,24 @@ def _usual_pages(read: thrift.Alike, number: int, starts: IntArray, compressed: 
     usual &= repetition + definition <= stored
     usual &= np.isin(encoding, ENCODINGS if kind != DICTIONARY_PAGE else (PLAIN, PLAIN_DICTIONARY))
     has_checksum = isinstance(fields.get(4), np.ndarray)
-    checksums = column(fields, 4) & 0xFFFFFFFF
-    columns = (usual, slots, encoding, starts, starts + stored, unpacked, checksums, repetition, definition)
-    return [
-        Page(
-            number=number,
-            kind=kind,
-            slots=count,
-            encoding=values,
-            start=start,
-            end=end,
-            packed=packed,
-            unpacked_bytes=size,
-            checksum=checksum if has_checksum else None,
-            level_bytes=(first, second),
-            unknown="",
-        )
-        if sound
-        else None
-        for sound, count, values, start, end, size, checksum, first, second in zip(
-            *(each.tolist() for each in columns), strict=True
-        )
-    ]
+    checksums = (column(fields, 4) & 0xFFFFFFFF).tolist() if has_checksum else repeat(None)
+    ends, level_bytes = (starts + stored).tolist(), zip(repetition.tolist(), definition.tolist(), strict=True)
+    # The fields of a page, in their order.
+    pages = zip(
+        repeat(number),
+        repeat(kind),
+        slots.tolist(),
+        encoding.tolist(),
+        starts.tolist(),
+        ends,
+        repeat(packed),
+        unpacked.tolist(),
+        checksums,
+        level_bytes,
+        repeat(""),
+        strict=False,
+    )
+    return [Page(*page) if sound else None for sound, page in zip(usual.tolist(), pages, strict=False)]
 
 
 def _kind_of(fields: thrift.Columns) -> tuple[int, thrift.Columns]:

@@ -243,7 +243,7 @@ def read_alike(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], ends:
     Raises:
         ThriftError: the first one is malformed, or of such values as are read by `read_struct` alone.
     """
-    reader = _Alike(data, begins)
+    reader = _Alike(data, begins, int(ends[0]))
     fields = reader.struct(0)
     return Alike(fields, reader.position, reader.alike & (reader.position <= ends))
 
@@ -268,8 +268,9 @@ class _Alike:
 
     _MAX_VARINT = 5  # bytes: of 32 bits, and of counts
 
-    def __init__(self, data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64]) -> None:
+    def __init__(self, data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], end: int) -> None:
         self._data = data
+        self._end = end  # of the first one
         self.position = begins
         self.alike = np.ones(len(begins), np.bool_)
 
@@ -304,6 +305,8 @@ class _Alike:
 
     def _byte(self) -> int:
         """The first struct's next byte."""
+        if self.position[0] >= self._end:
+            raise ThriftError("cut short")
         found = self._next()
         byte = int(found[0])
         self.alike &= found == byte

@@ -362,11 +362,12 @@ def unpack_literals(data: ByteArray, place: int, stride: int, width: int, target
         stride: bytes from one run to the next.
     """
     runs, groups, _ = target.shape
-    if width == 16:
-        packed = np.ndarray((runs, 16 * groups), np.uint8, data, place, (stride, 1))
-        target.reshape(runs, -1).view(np.uint8)[:] = packed
+    flat = target.reshape(runs, -1)
+    if width in {8, 16}:
+        packed = np.ndarray((runs, width * groups), np.uint8, data, place, (stride, 1))
+        np.copyto(flat if width == 8 else flat.view(np.uint8), packed)
         return
-    spread = target.reshape(runs, -1).view("<u8").reshape(runs, groups, 2)
+    spread = flat.view("<u8").reshape(runs, groups, 2)
     spare = 16 - width
     pair = (1 << 2 * width) - 1
     one = ((1 << width) - 1) * 0x1_0000_0001
