@@ -86,9 +86,9 @@ class ParquetLoader:
             mixture's sources share it.
         threads: that decode; None for 1, and for as many as leave a core to the consumer, up to 4, where files are
             compressed by zstd, gzip or brotli: other files are decoded too fast for several to help.
-        processes: that decode in place of threads: worth it where the main thread is busy in Python, which threads hold
-            up, or where tens of millions of tokens a second are needed. Each is a Python interpreter, of some 80 MB
-            beside the budget, and starts with the first batch in about half a second. 0, the default, for threads.
+        processes: that decode in place of threads, the same batches: worth it where the main thread is busy in Python,
+            which threads hold up, or where more than one core is needed to decode. Each is a Python interpreter, some
+            40 MB beside the budget, and starts with the first batch in about half a second. 0 for threads.
         requests: column chunks read concurrently; None for as many as decode where the files are local, and for 16
             over a network.
         retry_seconds: how long a request over a network is tried again once it has failed, before the error is raised.

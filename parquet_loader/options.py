@@ -146,6 +146,8 @@ class LoaderOptions:
         eos_id = None if self.eos_id is None else integer("eos_id", self.eos_id, 0, self.bound - 1)
         for name, value in {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id}.items():
             object.__setattr__(self, name, value)
+        if self.processes and os.name != "posix":
+            raise ConfigError(f"processes={self.processes} needs the sockets of a Unix; use threads")
         if self.tail not in TAILS:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
         if self.exhausted not in EXHAUSTED:

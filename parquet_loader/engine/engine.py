@@ -184,6 +184,7 @@ class _HelpersJob(_WindowJob):
         self._segment: Segment | None = None
         self._memory: TokenArray | None = None
         self._counted_bytes = 0
+        self._freed_bytes = config.processes * max((task.cost_bytes for task in plan.tasks), default=0)
         starts = plan.starts
         self._tokens = np.diff(np.clip(plan.window.offsets, starts[0], starts[-1])).tolist()  # of each row group
         # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
@@ -224,8 +225,11 @@ class _HelpersJob(_WindowJob):
 
     def _ask(self, work: TaskWork | BandWork) -> Answer:
         connection = self._helpers.connection()
-        answer = connection.do(work, self.work, self._in_memory(), self.shared.reserve.hold)
-        with self.shared.budget.lock:
+        budget = self.shared.budget
+        # What is freed counts as free from the answer on; where there is no room to spare for it, it has to be.
+        rest = budget.limit_bytes - budget.held_bytes < self._freed_bytes
+        answer = connection.do(work, self.work, self._in_memory(), hold=self.shared.reserve.hold, rest=rest)
+        with budget.lock:
             told = connection.helper.retries
             self.shared.counters.retries += max(0, answer.retries[self._place] - told[self._place])
             told[self._place] = max(told[self._place], answer.retries[self._place])
@@ -330,7 +334,6 @@ class Engine:
             )
             for place, (source, each) in enumerate(zip(sources, lengths, strict=True))
         ]
-
         if helpers is not None:
             # Before the threads are waited for, some of which wait for helpers: the last finalizer is the first to run.
             weakref.finalize(self, helpers.end)
@@ -407,8 +410,10 @@ def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
 
 
 def _spare_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
-    """What segments may hold beyond what is counted: two windows', where there is room for them beside the next window.
+    """What segments may hold beyond what is counted: two windows', where there is room for them beside the next one.
     One is free as soon as the next one is waited for, whose segment is full of what was in it before.
+
+    It is never more than half of what there is: the other half is what tasks may take beyond the least.
 
     Args:
         sources: the engine's.

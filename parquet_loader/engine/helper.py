@@ -101,23 +101,29 @@ class _Connection:
 
     def run(self) -> None:
         """Do what is asked for, until nobody does any more."""
-        self._log.connect(self._wire)
         try:
+            self._log.connect(self._wire)
             while True:
-                if not self._wire.wait(_REST_SECONDS):
-                    pa.default_memory_pool().release_unused()
-                request, descriptors = self._wire.receive()
-                try:
-                    answer: Any = self._do(request, descriptors)
-                except ClosedError:
-                    raise
-                except BaseException as error:
-                    answer = _failed(error)
-                del request
-                self._wire.send(answer)
-                del answer
+                self._work()
         except ClosedError:
             os._exit(0)
+        except BaseException:  # without this thread the loader would wait for ever
+            traceback.print_exc()
+            os._exit(1)
+
+    def _work(self) -> None:
+        if not self._wire.wait(_REST_SECONDS):
+            pa.default_memory_pool().release_unused()
+        request, descriptors = self._wire.receive()
+        try:
+            answer: Any = self._do(request, descriptors)
+        except ClosedError:
+            raise
+        except BaseException as error:
+            answer = _failed(error)
+        if request.rest:
+            pa.default_memory_pool().release_unused()
+        self._wire.send(answer)
 
     def _do(self, request: Request, descriptors: list[int]) -> Answer:
         if self._problem is not None:

@@ -74,8 +74,14 @@ class Connection(Wire):
         self._over = over  # set when helpers are not wanted any more
         self._windows: dict[int, WindowWork] = {}  # which the helper knows, by segments
 
-    def do(self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, hold: Hold) -> Answer:
+    def do(self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, *, hold: Hold, rest: bool) -> Answer:
         """Have something done, and wait for it.
+
+        Args:
+            work, window: what.
+            segment: of the window.
+            hold: see `run_task`.
+            rest: whether the helper gives back to the system what it has freed, before it answers.
 
         Raises:
             HelperError: the helper has ended.
@@ -89,7 +95,7 @@ class Connection(Wire):
         news = None if known is window else window
         self._windows[segment.number] = window
         try:
-            request = Request(segment.number, segment.size, news, forgotten, work)
+            request = Request(segment.number, segment.size, news, forgotten, rest, work)
             self.send(request, [segment.file] if known is None else [])
             return self._answer(hold)
         except ClosedError:
@@ -126,26 +132,33 @@ class Connection(Wire):
             return LoaderClosedError("closed while a decoding process was waited for")
         process = self.helper.process
         try:
-            status = process.wait(_END_SECONDS)
+            status: int | None = process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
             status = None
-        if status is None or status >= 0:
-            how = f"with exit status {status}; what it wrote to stderr says why" if status else "by itself"
-        else:
-            try:
-                how = f"by {signal.Signals(-status).name}"
-            except ValueError:
-                how = f"by signal {-status}"
-            if -status == signal.SIGKILL:
-                how += (
-                    ", as the system does when memory is short: leave it more than budget_bytes and the processes "
-                    "themselves, or give a smaller budget_bytes, or fewer processes"
-                )
         return HelperError(
-            f"decoding process {process.pid} was ended {how}; no token is lost, and asking for the next batch goes on "
-            "with new processes"
+            f"decoding process {process.pid} {_ending(status)}; no token is lost, and asking for the next batch goes "
+            "on with new processes"
         )
+
+
+_ADVICE = {
+    signal.SIGKILL: ", as the system does when memory is short: leave it more than budget_bytes and the processes "
+    "themselves, or give a smaller budget_bytes, or fewer processes",
+    signal.SIGBUS: ", as when a disk has no room for the temporary files that share memory where there is no memfd",
+}
+
+
+def _ending(status: int | None) -> str:
+    """What became of a process."""
+    if status is None:
+        return "does not answer any more"
+    if status >= 0:
+        return f"ended with exit status {status}; what it wrote to stderr says why"
+    try:
+        number = signal.Signals(-status)
+    except ValueError:
+        return f"was ended by signal {-status}"
+    return f"was ended by {number.name}{_ADVICE.get(number, '')}"
 
 
 def _error_of(failed: wire.Failed) -> BaseException:

@@ -121,6 +121,7 @@ class SegmentPool:
             dropped = max(self._free, key=lambda each: each.uncounted)
             self._free.remove(dropped)
             self._uncounted -= dropped.uncounted
+            dropped.cut_down(0)  # helpers may have it in their memory until they are next asked for something
         segment = Segment(self._made, -(-(size + size // 8) // _ROOM) * _ROOM)
         self._made += 1
         self.numbers = frozenset(each.number for each in (*self._free, *(each for _, each in self._lent), segment))

@@ -43,6 +43,7 @@ class Request(NamedTuple):
         size: bytes of the segment.
         window: which is in the segment; None where it is the one that was in the request before.
         forgotten: segments that are no more.
+        rest: whether what is freed goes back to the system before it is answered.
         work: what is to be done.
     """
 
@@ -50,6 +51,7 @@ class Request(NamedTuple):
     size: int
     window: WindowWork | None
     forgotten: tuple[int, ...]
+    rest: bool
     work: TaskWork | BandWork
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -19,9 +21,10 @@ import pytest
 from subprocesses import finish, run, start
 from unique_sets import random_files, unique_groups, write_set
 
-from parquet_loader import Batch, ConfigError, DataError, HelperError, ParquetLoader
-from parquet_loader.engine import segments
+from parquet_loader import Batch, ConfigError, DataError, HelperError, ParquetLoader, build_index
+from parquet_loader.engine import processes, segments
 from parquet_loader.engine.segments import SegmentPool
+from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.local import LocalStorage
 
 OPTIONS = dict(seq_len=16, lanes=6, window=3)
@@ -283,6 +286,18 @@ def test_a_segment_that_is_used_again_counts_what_its_window_does_not_yet() -> N
     assert resident(pool) == (50 + 50) << 12
 
 
+def test_a_segment_that_is_too_small_makes_room_for_a_larger_one() -> None:
+    pool = SegmentPool(100 << 12)
+    small, memory = pool.take(50 << 12, 50 << 12)
+    os.pwrite(small.file, b"x" * (50 << 12), 0)
+    helpers_own = mmap.mmap(small.file, 50 << 12)
+    del memory
+    large, _kept = pool.take(2_000 << 12, 0)
+    assert pool.numbers == {large.number}
+    assert resident(pool) == 0 == os.fstat(small.file).st_blocks
+    helpers_own.close()
+
+
 def test_without_files_in_memory_segments_are_files_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     with ParquetLoader(folder, processes=1, **OPTIONS) as loader:
@@ -359,7 +374,6 @@ def test_an_error_comes_once_and_the_next_call_goes_on_there(folder: Path, tmp_p
     for file in folder.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
         os.utime(copy / file.name, ns=(1, 1))
-    expected = first(folder, 60, **OPTIONS)
     with ParquetLoader(copy, processes=2, **OPTIONS) as loader:
         taken = take(loader, 5)
         for file in copy.iterdir():
@@ -370,13 +384,32 @@ def test_an_error_comes_once_and_the_next_call_goes_on_there(folder: Path, tmp_p
         assert isinstance(caught.value.__cause__, FileNotFoundError)
         for file in copy.iterdir():
             file.rename(file.with_suffix(".parquet"))
-        assert_same(taken + take(loader, 60 - len(taken)), expected)
+        taken += take(loader, 30)
+    assert_same(taken, first(folder, len(taken), **OPTIONS))
 
 
 def test_files_in_this_processs_memory_are_refused() -> None:
     fsspec.filesystem("memory").pipe_file("/processes/a.parquet", b"")
     with pytest.raises(ConfigError, match="in this process's memory; use threads"):
         ParquetLoader("memory://processes", processes=2, **OPTIONS)
+
+
+def test_an_index_serves_copies_of_its_files_to_helpers_too(folder: Path, tmp_path: Path) -> None:
+    index = build_index(folder)
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+        os.utime(tmp_path / file.name, ns=(1, 1))
+    assert_same(first(tmp_path, 30, index=index, processes=1, **OPTIONS), first(folder, 30, **OPTIONS))
+
+
+@pytest.mark.parametrize("wrong", [-1, 65, True, "2"])
+def test_processes_are_a_small_number(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"processes must be an integer in \[0, 64\]"):
+        LoaderOptions(seq_len=8, lanes=2, processes=wrong)
+
+
+def test_none_are_no_processes() -> None:
+    assert LoaderOptions(seq_len=8, lanes=2, processes=None).processes == 0
 
 
 def test_a_storage_that_cannot_be_pickled_is_refused(folder: Path) -> None:
@@ -421,6 +454,41 @@ def test_a_helper_that_is_killed_is_an_error_and_the_next_call_goes_on(folder: P
             while len(taken) < 200:
                 taken += take(loader, 1)
         assert_same(taken + take(loader, 200 - len(taken)), expected)
+
+
+def test_a_helper_that_has_ended_is_noticed_where_a_fork_keeps_its_end_of_the_socket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_LOOK_SECONDS", 1)
+    kept: list[int] = []
+    real_pair = socket.socketpair
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        mine, other = real_pair()
+        kept.append(os.dup(other.fileno()))
+        return mine, other
+
+    monkeypatch.setattr(socket, "socketpair", pair)
+    with ParquetLoader(folder, processes=1, **OPTIONS) as loader:
+        take(loader, 1)
+        os.kill(helpers_of(loader)[0], signal.SIGKILL)
+        with pytest.raises(HelperError, match="SIGKILL"):
+            take(loader, 300)
+    for descriptor in kept:
+        os.close(descriptor)
+
+
+def test_a_helper_that_understands_nothing_ends_with_its_reason_on_stderr(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after an upgrade of the package beneath a loader that runs."""
+    monkeypatch.setattr(processes, "Request", lambda *_: "of another version")
+    with (
+        ParquetLoader(folder, processes=1, **OPTIONS) as loader,
+        pytest.raises(HelperError, match="exit status 1; what it wrote to stderr says why"),
+    ):
+        next(iter(loader))
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_a_helper_that_cannot_start_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -252,6 +253,18 @@ def test_all_faults_together_while_listing_and_reading_change_nothing(
     assert len([record for record in caplog.records if record.name == "parquet_loader"]) == 1
 
 
+def test_helpers_ask_again_too_and_that_is_counted_and_logged_here(
+    server: S3Server, url: str, local: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FaultProxy(server.endpoint) as proxy:
+        loader = loader_of(url, proxy.url, processes=1)
+        proxy.choose = every(3, Status(503, "SlowDown"))
+        assert digest(loader, 1) == digest(loader_of(local), 1)
+        faulted = sum(request.fault is not None for request in proxy.requests)
+    assert 0 < loader.stats()["retries"] <= faulted  # those of tasks that were dropped are not known
+    assert [record.name for record in caplog.records if "trying again" in record.getMessage()] == ["parquet_loader"]
+
+
 def test_a_total_outage_is_waited_for(server: S3Server, url: str, local: Path) -> None:
     with FaultProxy(server.endpoint) as proxy:
         loader = loader_of(url, proxy.url)
@@ -398,6 +411,16 @@ def test_no_secret_is_in_an_error_a_log_a_repr_a_cache_or_a_checkpoint(
     seen += "".join(path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file())
     assert "hush" not in seen
     assert "minioadmin" not in seen
+
+
+def test_no_secret_is_in_an_error_of_a_helper(server: S3Server, url: str) -> None:
+    with FaultProxy(server.endpoint) as proxy, loader_of(url, proxy.url, processes=1) as loader:
+        proxy.choose = lambda _: Status(403, "SignatureDoesNotMatch")
+        with pytest.raises(StorageError, match=r"access to s3://bucket1/set/.*denied") as caught:
+            next(iter(loader))
+    told = "".join(traceback.format_exception(caught.value))
+    assert "minioadmin" not in told
+    assert "hush" not in told
 
 
 def test_a_forked_and_a_spawned_process_read_too(server: S3Server, url: str, local: Path) -> None:

@@ -333,6 +333,14 @@ def test_a_signed_address_is_asked_for_with_its_signature_and_is_the_same_source
     assert json.loads(prints[0])["fingerprint"]["source"]["files"][0]["name"] == f"http://{server.host}/ok/a.jsonl"
 
 
+def test_a_helper_asks_for_a_signed_address_with_its_signature(server: Server, tmp_path: Path) -> None:
+    url = f"http://{server.host}/ok/a.parquet?sig={HUSH}"
+    with ParquetLoader(url, seq_len=5, lanes=1, processes=1, cache_dir=tmp_path) as loader:
+        server.seen.clear()
+        next(iter(loader))
+    assert {query for query, _ in server.seen} == {f"sig={HUSH}"}
+
+
 def test_user_and_password_of_a_web_address_are_sent(server: Server, tmp_path: Path) -> None:
     server.seen.clear()
     index = build_index(f"http://user:p%40s@s@{server.host}/ok/a.parquet", cache_dir=tmp_path)

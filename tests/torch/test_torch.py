@@ -418,6 +418,10 @@ def test_workers_start_where_the_dataset_is_and_on_its_rank(data: str, dataset: 
     assert steps_of(loader_of(source, 2, method), 2) == [rows[2:] for rows in plain(data)[4:]]
 
 
+def test_a_worker_may_have_helpers(data: str, dataset: Dataset) -> None:
+    assert rows_of(loader_of(dataset(processes=1), 1)) == plain(data)
+
+
 def test_persistent_workers_go_on_to_the_next_epoch(data: str, dataset: Dataset) -> None:
     loader = loader_of(dataset(), 2, persistent_workers=True)
     assert [steps_of(loader, 2) for _ in range(2)] == [plain(data), plain(data, epochs=2)[STEPS:]]
