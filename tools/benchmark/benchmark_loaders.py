@@ -25,7 +25,7 @@ import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,13 +193,6 @@ class ParquetProcesses(ParquetDefault):
     """The same, decoded by processes of the loader's own, one a core."""
 
     title = "parquet_loader, processes"
-
-    @classmethod
-    def missing(cls) -> str:
-        from parquet_loader.options import LoaderOptions
-
-        known = any(field.name == "processes" for field in fields(LoaderOptions))
-        return super().missing() or ("" if known else "this parquet_loader has no option processes")
 
     @property
     def keywords(self) -> Mapping[str, Any]:  # type: ignore[override]

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,15 +31,17 @@ from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.plan import plan_window
 from parquet_loader.formats.parquet import PARQUET
 from parquet_loader.index import build_index
-from parquet_loader.options import LoaderOptions
 from parquet_loader.order.order import Order, lane_range
 from parquet_loader.storage import open_storage
 
 ROOT = Path(__file__).parents[2]
-# Who decodes: threads, or processes, which a loader may also have.
-WORKERS: dict[str, dict[str, int]] = {"1 thread": {"threads": 1}, "2 threads": {"threads": 2}}
-if any(field.name == "processes" for field in fields(LoaderOptions)):
-    WORKERS |= {"1 process": {"processes": 1}, "2 processes": {"processes": 2}}
+# Who decodes.
+WORKERS: dict[str, dict[str, int]] = {
+    "1 thread": {"threads": 1},
+    "2 threads": {"threads": 2},
+    "1 process": {"processes": 1},
+    "2 processes": {"processes": 2},
+}
 K = TypeVar("K", bound=Hashable)
 
 

@@ -56,7 +56,7 @@ def generate(folder: Path, spec: SetSpec) -> int:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     if spec.encoding == PRETOKENIZE:
-        schema, arguments = token_schema(np.uint16), LAYOUT.writer_options()
+        schema, arguments = token_schema(np.uint16), LAYOUT.writer_options(np.uint16)
     else:
         schema = pa.schema([("tokens", pa.list_(pa.int32()))])
         arguments = ENCODINGS[spec.encoding] | {"compression": spec.codec}

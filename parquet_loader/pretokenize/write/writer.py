@@ -51,40 +51,29 @@ class Layout:
     """How token columns lie in a file.
 
     BYTE_STREAM_SPLIT puts the first bytes of all ids together, then the second bytes, and so on. Parquet stores a
-    uint16 as four bytes, so two of the four streams are all zeros and vanish, and the high bytes compress well.
-    Measured with 11 M tokens of a vocabulary of 50,257 (Python sources, row groups of 1 M tokens, one thread; ns a
-    token to read the list column with pyarrow, and to read the values alone, which is what the loader does):
+    uint16 as four bytes, so two of the four streams are all zeros and vanish, and the high bytes compress well. Ids of
+    four bytes take longer to put together again than what that saves, and are stored as they are.
 
-        encoding, compression      bytes/token   list ns   values ns   write ns
-        dictionary, snappy            1.94         4.9        2.3         17
-        dictionary, zstd              1.54         6.2        4.3         19
-        plain, none                   4.01         4.6        2.0          9
-        plain, zstd 1                 1.16         6.4        5.0         17
-        delta, none                   2.08         5.0        2.5         12
-        byte stream split, lz4        1.46         4.2        1.8         10
-        byte stream split, zstd 1     1.14         5.4        3.9         12
-        byte stream split, zstd 3     1.10         5.6        4.0         16
-
-    lz4 reads twice as fast as zstd and no slower than uncompressed values, at a quarter more bytes than zstd; a set is
-    written once and read for every epoch of every run. int32 columns give the same figures.
+    lz4 decodes in two thirds of zstd's time, at a third more bytes; a set is written once and read for every epoch.
+    No dictionary: where tokens repeat, as spaces and digits do, its indices lie in thousands of runs. docs/decisions.md
+    has the figures.
 
     Attributes:
-        encoding: of the values.
         compression: of the pages.
         compression_level: None for the codec's own default.
         page_bytes: of a page before compression.
     """
 
-    encoding: str = "BYTE_STREAM_SPLIT"
     compression: str = "lz4"
     compression_level: int | None = None
     page_bytes: int = 1 << 20
 
-    def writer_options(self) -> dict[str, Any]:
-        """The arguments for ``pyarrow.parquet.ParquetWriter``."""
+    def writer_options(self, dtype: npt.DTypeLike) -> dict[str, Any]:
+        """The arguments for ``pyarrow.parquet.ParquetWriter``, for ids of this dtype."""
+        encoding = "BYTE_STREAM_SPLIT" if np.dtype(dtype).itemsize == 2 else "PLAIN"
         return {
             "use_dictionary": False,
-            "column_encoding": {f"{TOKEN_COLUMN}.list.element": self.encoding},
+            "column_encoding": {f"{TOKEN_COLUMN}.list.element": encoding},
             "compression": self.compression,
             "compression_level": self.compression_level,
             "data_page_size": self.page_bytes,
@@ -247,7 +236,7 @@ class _Shard:
         self._encoding = encoding
         self._schema = token_schema(encoding.dtype)
         self._stream = output.filesystem.open(output.staged_path(name), "wb")
-        self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options())
+        self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options(encoding.dtype))
 
     def write(self, group: TokenBatch) -> None:
         offsets: TokenArray = np.zeros(len(group.lengths) + 1, dtype=np.int32)
