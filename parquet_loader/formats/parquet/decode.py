@@ -42,7 +42,7 @@ from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
 from . import pages as pages_
 from . import rehost, thrift
-from .gather import ChunkValues, gathered_tokens
+from .gather import ChunkValues, gathered_tokens, hosted_tokens
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
 from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
@@ -432,30 +432,36 @@ def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bo
 
 
 def _decode_pages(planned: Sequence[_Planned], wanted: Wanted) -> TokenBlock:
-    """The same, where all pages are plain or of a dictionary. Levels and values are those of all pages at once: what
-    takes a step of Python for each page is little.
+    """The same by their pages. Levels and values are those of all pages at once: what takes a step of Python for each
+    page is little.
 
     Raises:
-        NotSupported: a page is of another encoding.
+        NotSupported: the pages are larger than the values need.
         DataError, OutOfRange: see `_decode_planned`.
     """
     chunk = planned[0].chunk
     slots = list(itertools.accumulate((page.slots for each in planned for page in each.pages), initial=0))
     bodies = [open_page(each.raw, page, each.chunk) for each in planned for page in each.pages]
-    definition = [body.definition for body in bodies]
-    holes = unusual_levels(definition, slots, chunk.layout.max_definition_level, chunk)
+    usual = chunk.layout.max_definition_level
+    holes = unusual_levels([body.definition for body in bodies], slots, usual, chunk)
     offsets, _ = document_offsets([bytes(body.repetition) for body in bodies], [holes], slots, chunk)
     counts = np.diff(np.array(slots) - holes[0].searchsorted(slots)).tolist()
     rest = zip(counts, bodies, strict=True)
-    values = (
+    values = [
         ChunkValues(
             each.chunk,
             None if each.dictionary is None else read_dictionary(each.raw, each.dictionary, each.chunk),
             [(page, count, body.values) for page, (count, body) in zip(each.pages, rest, strict=False)],
         )
         for each in planned
-    )
-    return TokenBlock(gathered_tokens(values, sum(counts), wanted), offsets)
+    ]
+    del bodies, rest  # the values have what is needed of them, until it is copied
+    tokens: TokenArray | None = None
+    with contextlib.suppress(NotSupported):
+        tokens = gathered_tokens(values, sum(counts), wanted)
+    if tokens is None:  # outside of a handler, which would keep what was made so far
+        tokens = hosted_tokens(values, sum(counts), wanted)
+    return TokenBlock(tokens, offsets)
 
 
 def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:

@@ -8,7 +8,8 @@ as long as indices of 16 bits reach all of it, and the values of their pages are
     indices        0 2 1     1 0 0        2 0            of each page, into its chunk's entries
     + base         0 2 1     4 3 3        7 5            into the table a b c d e f g h
 
-Plain pages are copied to where their tokens belong. Pages of any other kind are for the decoder of one chunk.
+Plain pages are copied to where their tokens belong. Where a page is of any other kind, pyarrow decodes all of them, as
+those of one file.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from ...blocks import TokenArray, as_arrow, narrowed, pooled
+from ...blocks import TokenArray, as_arrow, from_arrow, narrowed, pooled
 from ..base import ColumnChunk
+from .hosted import HostedFile
 from .pages import DICTIONARY, PLAIN, NotSupported, Page
 from .values import Wanted, plain_bytes, unpack_indices, unpack_literals
 
-__all__ = ["ChunkValues", "gathered_tokens"]
+__all__ = ["ChunkValues", "gathered_tokens", "hosted_tokens"]
 
 IndexArray = npt.NDArray[np.uint16]
 _TABLE_ENTRIES = 1 << 16
@@ -79,6 +81,46 @@ def gathered_tokens(chunks: Iterable[ChunkValues], count: int, wanted: Wanted) -
             else:
                 raise NotSupported(f"page {page.number} has encoding {page.encoding}")
     batch.fill(tokens, wanted)
+    tokens.flags.writeable = False
+    return tokens
+
+
+def hosted_tokens(chunks: list[ChunkValues], count: int, wanted: Wanted) -> TokenArray:
+    """The same of pages of any encoding, decoded by pyarrow. What has been copied is taken out of the list.
+
+    Raises:
+        NotSupported: the pages take more memory than those of such a number of values do.
+        OutOfRange, DataError: see `gathered_tokens`.
+    """
+    chunk = chunks[0].chunk
+    dtype = chunk.layout.dtype
+    sizes = [len(encoded) for values in chunks for _, _, encoded in values.pages]
+    entries = sum(0 if values.entries is None else values.entries.nbytes for values in chunks)
+    if sum(sizes) + entries > count * dtype.itemsize + 64 * len(sizes):
+        raise NotSupported("pages larger than their values")
+    pages = len(sizes) + len(chunks)
+    file = HostedFile(chunk.layout, values_bytes=sum(sizes) + entries, pages=pages, row_groups=len(chunks))
+    chunks.reverse()
+    while chunks:
+        values = chunks.pop()
+        file.begin(values.entries)
+        for page, length, encoded in values.pages:
+            if length:
+                file.add(page, length, encoded, values.chunk)
+        del values, page, encoded  # not to be held beside what is made of it
+    arrays = file.read(chunk).chunks
+    del file
+    tokens = pooled(count, wanted.dtype)
+    end = 0
+    arrays.reverse()
+    while arrays:
+        found = from_arrow(arrays.pop(), dtype)
+        wanted.check(found)
+        begin, end = end, end + len(found)
+        np.copyto(tokens[begin:end], found, casting="unsafe")
+        del found
+    if end != count:
+        raise NotSupported("another number of values")
     tokens.flags.writeable = False
     return tokens
 

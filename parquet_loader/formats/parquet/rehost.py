@@ -22,6 +22,7 @@ __all__ = [
     "PHYSICAL_TYPES",
     "REPEATED",
     "REQUIRED",
+    "ROW_GROUP_BYTES",
     "file_footer",
     "page_header",
     "row_group",
@@ -131,7 +132,8 @@ FLAT_SCHEMA = {
 FLAT_LEAF = (b"v",)
 
 PAGE_HEADER_BYTES = 40  # at most, of `page_header`
-FOOTER_BYTES = 256  # at most, of `file_footer` with `FLAT_SCHEMA` and one row group
+FOOTER_BYTES = 256  # at most, of `file_footer` with `FLAT_SCHEMA`, without row groups
+ROW_GROUP_BYTES = 128  # at most, of `row_group` with `FLAT_LEAF`
 
 
 def page_header(kind: int, values: int, encoding: int, body_bytes: int) -> bytes:

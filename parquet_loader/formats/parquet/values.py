@@ -6,22 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from ...blocks import TokenArray, as_arrow, narrowed, pooled
-from ...turns import aside
+from ...blocks import TokenArray, as_arrow, from_arrow, narrowed, pooled
 from ..base import RECOUNT, ColumnChunk
-from . import rehost, thrift
+from . import thrift
+from .hosted import HostedFile
 from .levels import ByteArray
 from .pages import (
     BYTE_STREAM_SPLIT,
-    DATA_PAGE,
-    DELTA_BINARY_PACKED,
     DICTIONARY,
-    DICTIONARY_PAGE,
-    PLAIN,
     Page,
     stored_body,
     unpack_body,
@@ -40,7 +34,10 @@ __all__ = [
 ]
 
 SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
-MAX_INDEX_RUNS = 256  # runs of indices, or of equal runs, that are worth a step of Python each
+# Runs of indices, or of equal runs, that are worth a step of Python each. In text that repeats tokens, as spaces are in
+# code, there are thousands in a page: it is pyarrow that follows them.
+MAX_INDEX_RUNS = 16
+_LIKE_RUNS = 32  # that are looked at first for how many are equal; there may be a thousand
 
 
 class OutOfRange(Exception):
@@ -65,24 +62,6 @@ class Wanted:
         # A negative id read as unsigned is larger than any bound, so one pass finds both kinds of wrong.
         if self.bound is not None and len(values) and int(values.view(f"u{values.itemsize}").max()) >= self.bound:
             raise OutOfRange
-
-
-class _Joined:
-    """Bytes put one after another into memory that was taken beforehand."""
-
-    def __init__(self, capacity: int) -> None:
-        self.memory: ByteArray = pooled(capacity, np.uint8).view(np.uint8)
-        self.size = 0
-
-    def append(self, part: bytes | memoryview) -> None:
-        end = self.size + len(part)
-        assert end <= len(self.memory)
-        self.memory[self.size : end] = np.frombuffer(part, np.uint8)
-        self.size = end
-
-    def joined(self) -> ByteArray:
-        self.memory.flags.writeable = False
-        return self.memory[: self.size]
 
 
 class PlainValues:
@@ -174,14 +153,14 @@ class EncodedValues:
         if entries is not None:
             wanted.check(entries)
             self.wanted_entries = entries.astype(wanted.dtype, copy=False)
-        self.data_offset = 0
         self.parts: list[tuple[str, int]] = []  # (how its values are to be had, how many they are) of each page
         self.bodies_bytes = sum(page.unpacked_bytes for page in pages)
         self.pages = len(pages)
         self.slots = sum(page.slots for page in pages)
         self.indices = _scratch.take(self.slots)
+        self.indices_alike = True  # no page had other runs than can be unpacked here; where one has, all do
         self.split: TokenArray = self.indices[:0]
-        self.file = _Joined(0)
+        self.hosted: HostedFile | None = None
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
@@ -193,7 +172,8 @@ class EncodedValues:
                 raise page.error("has indices, but the column chunk has no dictionary", self.chunk)
             first = self._count("gathered")
             indices = self.indices[first : first + count]
-            if unpack_indices(encoded, indices):
+            self.indices_alike = self.indices_alike and unpack_indices(encoded, indices)
+            if self.indices_alike:
                 way = "gathered"
                 if int(indices.max()) >= len(self.entries):
                     raise page.error(
@@ -205,8 +185,6 @@ class EncodedValues:
             if not len(self.split):
                 self.split = pooled(self.slots, self.wanted.dtype)
             self._join_bytes(page, encoded, self.split[first : first + count])
-        elif page.encoding == DELTA_BINARY_PACKED:
-            _check_delta(page, encoded, self.chunk)
         if way == "hosted":
             self._host(page, count, encoded)
         self.parts.append((way, count))
@@ -242,18 +220,16 @@ class EncodedValues:
         return tokens
 
     def _host(self, page: Page, count: int, encoded: memoryview) -> None:
-        if not self.file.size:
+        if self.hosted is None:
             entries_bytes = 0 if self.entries is None else self.entries.nbytes
-            headers_bytes = (self.pages + 1) * rehost.PAGE_HEADER_BYTES
-            self.file = _Joined(self.bodies_bytes + entries_bytes + headers_bytes + rehost.FOOTER_BYTES)
-            self.file.append(rehost.MAGIC)
-            if self.entries is not None:
-                size = self.entries.nbytes
-                self.file.append(rehost.page_header(DICTIONARY_PAGE, len(self.entries), PLAIN, size))
-                self.file.append(self.entries.data.cast("B"))
-            self.data_offset = self.file.size - len(rehost.MAGIC)
-        self.file.append(rehost.page_header(DATA_PAGE, count, page.encoding, len(encoded)))
-        self.file.append(encoded)
+            self.hosted = HostedFile(
+                self.chunk.layout,
+                values_bytes=self.bodies_bytes + entries_bytes,
+                pages=self.pages + 1,
+                row_groups=1,
+            )
+            self.hosted.begin(self.entries)
+        self.hosted.add(page, count, encoded, self.chunk)
 
     def _count(self, way: str) -> int:
         return sum(count for known, count in self.parts if known == way)
@@ -266,32 +242,13 @@ class EncodedValues:
         return np.frombuffer(taken.buffers()[1], self.wanted.dtype, count)
 
     def _hosted(self) -> TokenArray:
-        dtype = self.chunk.layout.dtype
-        count = self._count("hosted")
-        physical_type = self.chunk.layout.physical_type
-        row_group = rehost.row_group(
-            leaf=rehost.FLAT_LEAF,
-            physical_type=physical_type,
-            codec=0,
-            rows=count,
-            slots=count,
-            pages_bytes=self.file.size - len(rehost.MAGIC),
-            data_offset=self.data_offset,
-            dictionary_offset=-1 if self.entries is None else 0,
-        )
-        schema = rehost.FLAT_SCHEMA[physical_type]
-        self.file.append(rehost.file_footer(schema=schema, rows=count, row_groups=[row_group]))
-        try:
-            with aside(), pq.ParquetFile(pa.BufferReader(self.file.joined()), pre_buffer=False) as file:
-                column = file.read(use_threads=False).column(0)
-        except MemoryError:  # pyarrow has an ArrowException for it
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise self.chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
-        if len(column) != count:
-            raise self.chunk.error(f"has {len(column):,} values where its levels say {count:,}: the file is damaged")
-        tokens: TokenArray = (column.chunk(0) if column.num_chunks == 1 else column).to_numpy().view(dtype)
+        assert self.hosted is not None
+        column = self.hosted.read(self.chunk)
+        self.hosted = None
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        tokens: TokenArray = from_arrow(array, self.chunk.layout.dtype)
         self.wanted.check(tokens)
+        tokens.flags.writeable = False
         return narrowed(tokens, self.wanted.dtype)
 
 
@@ -318,9 +275,7 @@ def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool
         if header & 1:
             groups = header >> 1
             stride = payload - place + width * groups
-            # Only headers of one byte are looked for, at the positions where they would be.
-            like = data[place::stride] == (header if header < 128 else -1)
-            runs = min(len(like) if like.all() else max(1, int(like.argmin())), left // (8 * groups))
+            runs = min(_like_runs(data[place::stride], header), left // (8 * groups))
             if not runs:  # the last one, of which a part is padding
                 groups = -(-left // 8)
                 if payload + width * groups > len(data):
@@ -344,6 +299,19 @@ def unpack_indices(encoded: memoryview, indices: npt.NDArray[np.uint16]) -> bool
         if filled == len(indices):
             return True
     return False
+
+
+def _like_runs(heads: ByteArray, header: int) -> int:
+    """How many runs have one header, from the first on, by the bytes at the places where it would be. Headers of more
+    than one byte are not looked for.
+    """
+    if header > 127:
+        return 1
+    for looked in (_LIKE_RUNS, len(heads)):
+        like = heads[:looked] == header
+        if not like.all():
+            return max(1, int(like.argmin()))
+    return len(heads)
 
 
 def unpack_literals(data: ByteArray, place: int, stride: int, width: int, target: npt.NDArray[np.uint16]) -> None:
@@ -389,14 +357,3 @@ def plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk)
     if len(encoded) < size:
         raise page.error(f"has {len(encoded):,} bytes of values where {count:,} values take {size:,}", chunk)
     return encoded[:size]
-
-
-def _check_delta(page: Page, encoded: memoryview, chunk: ColumnChunk) -> None:
-    """Refuse blocks of more miniblocks than the page can hold: pyarrow allocates a byte for each, unseen."""
-    try:
-        _, position = thrift.read_varint(encoded, 0)
-        miniblocks, _ = thrift.read_varint(encoded, position)
-    except thrift.ThriftError as error:
-        raise page.error(f"has damaged values ({error})", chunk) from error
-    if miniblocks > max(len(encoded), 1024):
-        raise page.error(f"has blocks of {miniblocks:,} miniblocks in {len(encoded):,} bytes", chunk)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ChunkSize
-from parquet_loader.formats.parquet import decode, thrift
+from parquet_loader.formats.parquet import decode, gather, thrift
 from parquet_loader.formats.parquet.decode import OpenChunk, decode_cost, decode_together
 from parquet_loader.formats.parquet.pages import NotSupported, Page, plan_pages, usual_pages
 
@@ -59,6 +59,17 @@ def as_pyarrow_reads(file: bytes, eos_id: int | None) -> tuple[list[int], list[i
     return tokens, starts
 
 
+def test_text_that_repeats_tokens_is_left_to_pyarrow_but_for_its_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    hosted = gather.hosted_tokens
+    monkeypatch.setattr(decode, "hosted_tokens", lambda *given: files.append(1) or hosted(*given))
+    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    for repeats in (True, False):
+        file = token_groups(12, 20_000, repeats=repeats)
+        assert together(counted(file), **INT32) == as_pyarrow_reads(file, None)
+        assert len(files) == 1
+
+
 def no_framing(*_: Any) -> Any:
     raise AssertionError("left to pyarrow's own reader")
 
@@ -69,10 +80,13 @@ def token_groups(
     *,
     vocabulary: int = 50_000,
     empty: bool = False,
+    repeats: bool = False,
     kind: pa.DataType | None = None,
     **options: Any,
 ) -> bytes:
-    """A file of row groups of about so many tokens each, in documents of about 50; ids as those of text."""
+    """A file of row groups of about so many tokens each, in documents of about 50; ids as those of text. With
+    ``repeats`` as of code, in which a token follows itself a dozen times.
+    """
     rng = np.random.default_rng(tokens)
     kind = kind or pa.int32()
     schema = pa.schema([("tokens", pa.list_(kind))])
@@ -81,6 +95,8 @@ def token_groups(
         for _ in range(groups):
             lengths = rng.geometric(1 / 50, max(1, tokens // 50))
             documents = [(vocabulary * rng.random(length) ** 3).astype(np.int64).tolist() for length in lengths]
+            if repeats:
+                documents = [np.repeat(ids, rng.choice([1, 1, 1, 17], len(ids))).tolist() for ids in documents]
             if empty:
                 documents[1:1] = [[], None, []]
             writer.write_table(pa.table([pa.array(documents, pa.list_(kind))], schema=schema))
@@ -101,6 +117,10 @@ def token_groups(
         },  # plain from the middle on
         {"write_page_checksum": True},
         *({"compression": codec} for codec in ("none", "gzip", "brotli", "zstd", "lz4")),
+        {"repeats": True},
+        {"repeats": True, "data_page_version": "2.0", "data_page_size": 4_000, "write_batch_size": 100},
+        {"use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"},
+        {"use_dictionary": False, "column_encoding": "BYTE_STREAM_SPLIT"},
     ],
     ids=str,
 )
@@ -172,12 +192,13 @@ def test_row_groups_of_any_vocabulary_are_what_they_are_one_by_one(
 
 
 FAULTY = {
-    f"{version} {codec}{' with checksums' if checksums else ''}": token_groups(
-        20, 600, data_page_version=version, compression=codec, write_page_checksum=checksums
+    f"{version} {codec}{' with checksums' if checksums else ''}{' of code' if repeats else ''}": token_groups(
+        20, 600, repeats=repeats, data_page_version=version, compression=codec, write_page_checksum=checksums
     )
     for version in ("1.0", "2.0")
     for codec in ("none", "snappy", "zstd")
     for checksums in (False, True)
+    for repeats in (False, True)
 }
 
 
@@ -229,7 +250,9 @@ def test_pages_that_are_read_at_once_are_those_that_are_read_one_by_one(file: st
 
 
 def test_nearly_all_headers_are_read_at_once() -> None:
-    for file in FAULTY.values():
+    for name, file in FAULTY.items():
+        if "of code" in name:  # of such few rows, in which some are longer than others
+            continue
         chunks = counted(file)
         known = usual_pages([memoryview(raw) for raw, _ in chunks], [chunk for _, chunk in chunks])
         assert [len(pages) for pages in known] == [2] * len(chunks)
@@ -304,7 +327,15 @@ def test_an_index_beyond_its_own_dictionary_is_refused_though_the_next_one_has_i
 
 @pytest.mark.parametrize(("groups", "tokens", "mean"), [(8, 100_000, 700), (3, 400_000, 20), (40, 10_000, 300)])
 @pytest.mark.parametrize(
-    "options", [{}, {"use_dictionary": False, "compression": "none"}, {"data_page_version": "2.0"}]
+    "options",
+    [
+        {},
+        {"use_dictionary": False, "compression": "none"},
+        {"data_page_version": "2.0"},
+        {"repeats": True},
+        {"use_dictionary": False, "column_encoding": "BYTE_STREAM_SPLIT"},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize(
     ("kind", "target", "eos_id"), [("int32", "uint16", None), ("int32", "int64", 0), ("int64", "int32", 0)]
@@ -322,7 +353,11 @@ def test_what_many_pages_hold_stays_within_the_sum_of_the_costs(
     monkeypatch.setattr(decode, "_decode_framed", no_framing)
     rng = np.random.default_rng(0)
     offsets = pa.array(np.append(np.arange(0, tokens, mean), tokens), pa.int32())
-    array = [pa.array(rng.integers(0, 50_000, tokens), pa.type_for_alias(kind)) for _ in range(groups)]
+    ids = [rng.integers(0, 50_000, tokens) for _ in range(groups)]
+    options = dict(options)
+    if options.pop("repeats", False):
+        ids = [numbers[np.arange(tokens) // 30 * 30] for numbers in ids]
+    array = [pa.array(numbers, pa.type_for_alias(kind)) for numbers in ids]
     schema = pa.schema([("tokens", pa.list_(pa.type_for_alias(kind)))])
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, **options) as writer:
