@@ -84,8 +84,9 @@ def narrowed(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
 def append_eos(block: TokenBlock, eos_id: int, *, complete: bool = True) -> TokenBlock:
     """A block with ``eos_id`` after every document, empty ones too; not after the last where it is not ``complete``."""
     documents = len(block.offsets) - 1
-    eos = pa.scalar(np.array([eos_id], block.tokens.dtype).tobytes(), pa.large_binary())
-    separator = pa.scalar(b"", pa.large_binary())
+    # Scalars by way of arrays: `pa.scalar` would import pandas, as `pa.array` does.
+    eos = as_binary(np.array([eos_id], block.tokens.dtype), np.array([0, 1]))[0]
+    separator = as_binary(block.tokens[:0], np.array([0, 0]))[0]
     joined = pc.binary_join_element_wise(as_binary(block.tokens, block.offsets), eos, separator)
     # The count, since of nothing joined pyarrow makes a buffer that is not empty.
     tokens = np.frombuffer(joined.buffers()[2] or b"", block.tokens.dtype, len(block.tokens) + documents)

@@ -98,6 +98,40 @@ def layer_of(name: str) -> str:
     return name.split(".", maxsplit=1)[0]
 
 
+PROGRAM = """
+import sys
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from parquet_loader import ParquetLoader
+
+ids = np.random.default_rng(0).integers(0, 60_000, 20_000).astype(np.int32)
+ids[5_000:9_000] = ids[5_000:9_000:40].repeat(40)  # runs
+offsets = pa.py_buffer(np.arange(0, 20_001, 50, dtype=np.int32))
+lists = pa.Array.from_buffers(pa.list_(pa.int32()), 400, [None, offsets], children=[
+    pa.Array.from_buffers(pa.int32(), len(ids), [None, pa.py_buffer(ids)])
+])
+table = pa.Table.from_arrays([lists], names=["tokens"])
+for number, (rows, options) in enumerate([
+    (40, {}), (400, {}), (40, {"use_dictionary": False}), (400, {"use_dictionary": False}),
+    (400, {"use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"}),
+    (40, {"use_dictionary": False, "column_encoding": "BYTE_STREAM_SPLIT"}),
+]):
+    path = f"{sys.argv[1]}/{number}.parquet"
+    pq.write_table(table, path, row_group_size=rows, **options)
+    for eos_id in (None, 1):
+        with ParquetLoader(path, seq_len=64, lanes=2, eos_id=eos_id, epochs=1, cache_dir=sys.argv[1]) as loader:
+            for batch in loader:
+                batch.documents()
+print("pandas" in sys.modules)
+"""
+
+
+def test_loading_does_not_bring_pandas(tmp_path: Path) -> None:
+    """Which takes 40 MB, and a second."""
+    pytest.importorskip("pandas")
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if layer_of(name) != "pretokenize"])
 def test_a_folder_imports_only_those_before_it(name: str) -> None:
     own = layer_of(name)

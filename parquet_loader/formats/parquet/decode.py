@@ -381,25 +381,16 @@ def decode_together(
     eos_id: int | None,
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
-    layout, codec = chunks[0].layout, chunks[0].codec
-    if not layout.max_definition_level or not all(
-        chunk.slots <= min(TOGETHER_SLOTS, chunk.tokens + chunk.rows)
-        and chunk.layout == layout
-        and chunk.codec == codec
+    if not all(
+        chunk.layout.max_definition_level
+        and chunk.slots <= min(TOGETHER_SLOTS, chunk.tokens + chunk.rows)
         and len(raw) == chunk.length
         for raw, chunk in zip(raws, chunks, strict=True)
     ):
         return None
     try:
         views = [memoryview(raw).cast("B") for raw in raws]
-        planned = [
-            _Planned(view, chunk, *plan_pages(view, chunk, known))
-            for view, chunk, known in zip(views, chunks, usual_pages(views, chunks), strict=True)
-        ]
-        block = _decode_planned(planned, dtype, bound)
-        if not _counts_match(block.offsets, chunks):
-            return None
-        return _part(0, block, eos_id, goes_on=False, complete=True)
+        return _part(0, _in_order(views, chunks, dtype, bound), eos_id, goes_on=False, complete=True)
     except (DataError, NotSupported, OutOfRange):  # of which row group, and in which words, is found one by one
         return None
 
@@ -412,6 +403,37 @@ class _Planned:
     chunk: ColumnChunk
     dictionary: Page | None
     pages: list[Page]
+
+
+def _in_order(
+    raws: Sequence[memoryview], chunks: Sequence[ColumnChunk], dtype: np.dtype[np.integer], bound: int
+) -> TokenBlock:
+    """The documents of small column chunks, one chunk after another: those that are stored alike are decoded together.
+
+    Raises:
+        DataError, NotSupported, OutOfRange: they have to be looked at one by one.
+    """
+    alike: dict[tuple[ColumnLayout, str], list[int]] = {}
+    for place, chunk in enumerate(chunks):
+        alike.setdefault((chunk.layout, chunk.codec), []).append(place)
+    blocks: list[TokenBlock] = [TokenBlock(np.empty(0, dtype), np.zeros(1, np.int64))] * len(chunks)
+    for places in alike.values():
+        views, group = [raws[place] for place in places], [chunks[place] for place in places]
+        planned = [
+            _Planned(view, chunk, *plan_pages(view, chunk, known))
+            for view, chunk, known in zip(views, group, usual_pages(views, group), strict=True)
+        ]
+        block = _decode_planned(planned, dtype, bound)
+        if not _counts_match(block.offsets, group):
+            raise NotSupported("other numbers than the index has")
+        if len(alike) == 1:
+            return block
+        row = 0
+        for place, chunk in zip(places, group, strict=True):
+            offsets = block.offsets[row : row + chunk.rows + 1]
+            blocks[place] = TokenBlock(block.tokens[offsets[0] : offsets[-1]], offsets - offsets[0])
+            row += chunk.rows
+    return _concatenate(blocks, dtype)
 
 
 def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bound: int) -> TokenBlock:

@@ -157,6 +157,33 @@ def test_row_groups_of_different_sizes_are_decoded_together(monkeypatch: pytest.
     assert found[0] == expected
 
 
+@pytest.mark.parametrize("repeats", [False, True])
+def test_row_groups_of_different_types_and_codecs_are_decoded_together(
+    monkeypatch: pytest.MonkeyPatch, repeats: bool
+) -> None:
+    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    chunks: list[Chunk] = []
+    tokens: list[int] = []
+    starts: list[int] = []
+    for number in range(24):
+        file = token_groups(
+            1,
+            1_000 + 37 * number,
+            repeats=repeats,
+            empty=number % 4 == 1,
+            kind=[pa.int32(), pa.int64(), pa.uint16()][number % 3],
+            compression=["snappy", "none", "zstd"][number // 2 % 3],
+        )
+        chunks += counted(file)
+        found, begins = as_pyarrow_reads(file, 3)
+        starts += [begin + len(tokens) for begin in begins]
+        tokens += found
+    assert together(chunks, dtype=np.dtype("uint16"), bound=50_000, eos_id=3) == (tokens, starts)
+    raw, chunk = chunks[7]
+    chunks[7] = raw, dataclasses.replace(chunk, tokens=chunk.tokens - 1, slots=chunk.slots)
+    assert together(chunks, dtype=np.dtype("uint16"), bound=50_000, eos_id=3) is None
+
+
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),

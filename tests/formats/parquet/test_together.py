@@ -164,12 +164,13 @@ def test_a_null_inside_a_document_is_left_to_be_named_one_by_one(nulls: list[Any
     assert together(chunks, **INT32, eos_id=None) is None
 
 
-def test_row_groups_of_files_of_different_kinds_are_not_decoded_together() -> None:
+def test_row_groups_of_files_of_different_kinds_are_put_in_order() -> None:
     snappy, zstd = plain_groups(*GROUPS), plain_groups(*GROUPS, compression="zstd")
-    assert together([snappy[0], zstd[1]], **INT32, eos_id=None) is None
     required = counted(write(table_of([[1, 2], [3]], pa.field("element", pa.int32(), False))))
-    assert together([snappy[0], *required], **INT32, eos_id=None) is None
-    assert together([snappy[0], snappy[2], snappy[1]], **INT32, eos_id=None) is not None
+    for chunks in ([snappy[0], zstd[1]], [snappy[0], *required, snappy[1]], [snappy[0], snappy[2], snappy[1]]):
+        part = together(chunks, **INT32, eos_id=None)
+        assert part is not None
+        assert (part.tokens.tolist(), part.starts.tolist()) == one_by_one(chunks, **INT32)
 
 
 def test_large_row_groups_are_not_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
