@@ -90,8 +90,8 @@ class _WindowJob:
 
     def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
-        work = TaskWork.of(self.config.index, self.plan, task)
-        slices, tokens, fallbacks = self.do(work)
+        self.begin(task)
+        slices, tokens, fallbacks = self.do(TaskWork.of(self.config.index, self.plan, task))
         self.shared.budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
         counters = self.shared.counters
         with self.shared.budget.lock:
@@ -106,8 +106,8 @@ class _WindowJob:
         """Do a task: the slices that it completes, tokens that were decoded, row groups that fell back."""
         raise NotImplementedError
 
-    def admitted(self, task: TaskPlan) -> None:
-        """A task has been admitted."""
+    def begin(self, task: TaskPlan) -> None:
+        """A task runs: it has been admitted, and what it holds is counted."""
 
     def window_slices(self, slices: list[Slices], blocks: StepBlocks) -> WindowSlices:
         """What all tasks together have cut."""
@@ -190,8 +190,8 @@ class _HelpersJob(_WindowJob):
         # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
         self._pieces: dict[int, list[Piece]] = {}
 
-    def admitted(self, task: TaskPlan) -> None:
-        """See `_WindowJob`."""
+    def begin(self, task: TaskPlan) -> None:
+        """See `_WindowJob`. Not when it is admitted: by then whoever asks for tasks may find its window used up."""
         admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_dtype.itemsize
         with self._lock:
             self._counted_bytes += admitted
@@ -400,7 +400,6 @@ def _tasks(
         for task in plan.tasks:
             more = task is not plan.tasks[-1]
             yield Task(functools.partial(job.run, task), task.cost_bytes, more=more, stream=place)
-            job.admitted(task)  # whoever asks for the next one has had this one admitted
 
 
 def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:

@@ -35,12 +35,25 @@ from .work import Hold, SourceWork, TaskWork, WindowWork
 
 __all__ = ["Connection", "Helpers", "check_storage"]
 
-# What a helper runs. `python -m` would take it for a command, and the loader's process may have found the package, or a
-# user's storage, in a place of its own.
-_PROGRAM = (
-    "import sys; at = sys.argv.index('--'); sys.path[:] = sys.argv[at + 1 :]; del sys.argv[at:]; "
-    "from parquet_loader.engine.helper import main; main()"
-)
+# What a helper runs. `python -m` would take it for a command. This very package, wherever it was found, and a user's
+# storage from where the loader's process would import it: relative places are those of when this module was imported.
+_PROGRAM = """
+import importlib.util, os, sys
+at = sys.argv.index("--")
+file, sys.path[:] = sys.argv[at + 1], sys.argv[at + 2 :]
+del sys.argv[at:]
+folder = [os.path.dirname(file)]
+spec = importlib.util.spec_from_file_location("parquet_loader", file, submodule_search_locations=folder)
+sys.modules["parquet_loader"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from parquet_loader.engine.helper import main
+main()
+"""
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, "__init__.py"))
+try:
+    _HERE = os.getcwd()
+except OSError:  # it was deleted
+    _HERE = os.sep
 _LOOK_SECONDS = 5  # between looks at whether a helper lives, while nothing comes: a fork may have its end of the socket
 _END_SECONDS = 10.0  # that one may take to end when it is killed: in the middle of a read that hangs, it cannot
 
@@ -152,7 +165,9 @@ def _ending(status: int | None) -> str:
     """What became of a process."""
     if status is None:
         return "does not answer any more"
-    if status >= 0:
+    if not status:
+        return "ended; how is not known here, where something else waits for this program's children"
+    if status > 0:
         return f"ended with exit status {status}; what it wrote to stderr says why"
     try:
         number = signal.Signals(-status)
@@ -237,6 +252,8 @@ class Helpers:
         return found
 
     def _start(self) -> None:
+        if not sys.executable:
+            raise HelperError("cannot start a decoding process: sys.executable names no Python; use threads")
         setup = pickle.dumps(list(self._sources), protocol=5)
         file = new_file()
         try:
@@ -253,14 +270,19 @@ class Helpers:
             os.close(file)
 
     def _start_one(self, setup: int, connections: int) -> None:
+        import fcntl  # there is none on Windows, where `check_storage` refuses
+
         pairs = [socket.socketpair() for _ in range(connections + 1)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        numbers = [setup, *(end.fileno() for end in theirs)]
-        paths = [path for path in sys.path if isinstance(path, str)]
+        paths = [os.path.join(_HERE, path) for path in sys.path if isinstance(path, str)]
+        numbers: list[int] = []
         try:
+            # Beyond the standard streams: where these are closed, new descriptors take their numbers.
+            for number in (setup, *(end.fileno() for end in theirs)):
+                numbers += [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)]
             with _interrupts_blocked():
                 process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, str(os.getpid()), *map(str, numbers), "--", *paths],
+                    [sys.executable, "-c", _PROGRAM, str(os.getpid()), *map(str, numbers), "--", _PACKAGE, *paths],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=numbers,
@@ -274,6 +296,8 @@ class Helpers:
         finally:
             for end in theirs:
                 end.close()
+            for number in numbers:
+                os.close(number)
         helper = _Helper(process, ours[0], len(self._sources))
         self._helpers.append(helper)
         self._waiting += [Connection(end, helper, self.segments, self._over) for end in ours[1:]]

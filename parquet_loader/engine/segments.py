@@ -11,6 +11,7 @@ fill. What segments hold beyond what the budget counts for their windows stays w
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -20,6 +21,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import HelperError
 from ..interrupts import under
 
 __all__ = ["Segment", "SegmentPool", "new_file"]
@@ -34,8 +36,13 @@ def new_file() -> int:
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create("parquet-loader")
-        except OSError:
-            pass  # some sandboxes forbid it
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise HelperError(
+                    f"no shared memory: {error}. Each window takes two descriptors here and some in each decoding "
+                    "process: raise the limit (ulimit -n), or use threads in place of processes"
+                ) from error
+            # some sandboxes forbid it
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

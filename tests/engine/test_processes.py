@@ -6,12 +6,16 @@ import contextlib
 import gc
 import mmap
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -22,7 +26,7 @@ from subprocesses import finish, run, start
 from unique_sets import random_files, unique_groups, write_set
 
 from parquet_loader import Batch, ConfigError, DataError, HelperError, ParquetLoader, build_index
-from parquet_loader.engine import processes, segments
+from parquet_loader.engine import prefetch, processes, segments
 from parquet_loader.engine.segments import SegmentPool
 from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.local import LocalStorage
@@ -388,6 +392,26 @@ def test_an_error_comes_once_and_the_next_call_goes_on_there(folder: Path, tmp_p
     assert_same(taken, first(folder, len(taken), **OPTIONS))
 
 
+def test_windows_may_be_used_up_before_the_next_task_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit = prefetch._admit
+
+    def late(shared: Any) -> Any:
+        time.sleep(0.01)
+        return admit(shared)
+
+    monkeypatch.setattr(prefetch, "_admit", late)
+    options = {**OPTIONS, "window": 1, "requests": 1}
+    expected = first(folder, 150, **options)
+    with ParquetLoader(folder, processes=1, **options) as loader:
+        assert_same(take(loader, 150), expected)
+        pool = loader._engine._helpers.segments
+        lent = [segment for _, segment in pool._lent]
+        assert pool._uncounted == sum(segment.uncounted for segment in (*pool._free, *lent)) <= pool.spare_bytes
+        assert all(segment.uncounted == segment.touched for segment in pool._free)
+
+
 def test_files_in_this_processs_memory_are_refused() -> None:
     fsspec.filesystem("memory").pipe_file("/processes/a.parquet", b"")
     with pytest.raises(ConfigError, match="in this process's memory; use threads"):
@@ -612,6 +636,58 @@ assert taken == batches
     assert process.stdout.readline() == "trains\n"
     os.killpg(process.pid, signal.SIGINT)
     assert finish(process) == "interrupted\n"
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "0<&- 1>&- 2>&-"])
+def test_standard_streams_may_be_closed(folder: Path, tmp_path: Path, closed: str) -> None:
+    program = (
+        "import sys\nfrom parquet_loader import ParquetLoader\n"
+        "with ParquetLoader(sys.argv[1], seq_len=16, lanes=6, window=3, processes=2) as loader:\n"
+        "    length = len(loader)\n"
+        "    count = sum(1 for _ in loader)\n"
+        "open(sys.argv[2], 'w').write(str(count == length))\n"
+    )
+    arguments = [sys.executable, "-c", program, str(folder), str(tmp_path / "found")]
+    subprocess.run(["bash", "-c", f'"$@" {closed}', "bash", *arguments], check=True, timeout=60)
+    assert (tmp_path / "found").read_text() == "True"
+
+
+def test_helpers_run_the_package_that_the_loader_runs(folder: Path, tmp_path: Path) -> None:
+    """Which was found in a place that is relative to a folder that is not the current one any more."""
+    copy = tmp_path / "rel" / "parquet_loader"
+    shutil.copytree(Path(processes.__file__).parents[1], copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "engine/helper.py"):
+        with (copy / name).open("a") as file:
+            file.write("\nimport sys\nsys.stderr.write('of the copy\\n')\n")
+    program = (
+        "import os, sys\nos.chdir(sys.argv[2])\nsys.path.insert(0, 'rel')\n"
+        "import parquet_loader\nos.chdir('/')\nsys.path.remove('rel')\n"
+        "with parquet_loader.ParquetLoader(sys.argv[1], seq_len=16, lanes=6, window=3, processes=1) as loader:\n"
+        "    next(iter(loader))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("of the copy") == 3  # the package twice, and what only a helper imports
+
+
+def test_without_descriptors_the_error_says_so(folder: Path) -> None:
+    program = """
+import resource, sys
+from parquet_loader import HelperError, ParquetLoader
+
+with ParquetLoader(sys.argv[1], seq_len=16, lanes=6, window=3, processes=2) as loader:
+    for more in range(4, 24, 3):
+        used = len(__import__("os").listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, 4096))
+        try:
+            next(iter(loader))
+        except HelperError as error:
+            assert "descriptors" in str(error) or "cannot start a decoding process" in str(error), error
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+    next(iter(loader))
+"""
+    run(program, folder)
 
 
 def test_an_interrupt_while_helpers_start_leaves_no_trace_of_them(folder: Path) -> None:
