@@ -41,6 +41,9 @@ T = TypeVar("T")
 # threads no longer than this.
 _EXIT_SECONDS = 10.0
 
+# A thread that waits longer than this rests: what it would give back meanwhile it is about to need again.
+_REST_SECONDS = 0.05
+
 
 class StarvedError(AssertionError):
     """What is waited for can never come: its task is not let in, and nothing will be given back."""
@@ -344,7 +347,7 @@ def _launch(shared: _Shared[T], count: int) -> None:
 
 def _work(shared: _Shared[T]) -> None:
     while True:
-        if not shared.turn.acquire(blocking=False):
+        if not shared.turn.acquire(timeout=_REST_SECONDS):
             shared.rest()
             shared.turn.acquire()
         try:
@@ -380,7 +383,7 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
         with shared.lock:
             shared.end(None if isinstance(error, StopIteration) else error)
         return None
-    rested = False
+    rests_at: float | None = time.monotonic() + _REST_SECONDS
     while True:
         with shared.lock:
             while True:
@@ -396,11 +399,12 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
                     )
                     shared.end(StarvedError(problem))
                     return None
-                if not rested:
+                left = None if rests_at is None else rests_at - time.monotonic()
+                if left is not None and left <= 0:
                     break
-                shared.condition.wait()
+                shared.condition.wait(left)
         shared.rest()
-        rested = True
+        rests_at = None
 
 
 def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
