@@ -555,7 +555,7 @@ def resume(sizes: Sizes, root: Path) -> Result:
         )
     for workers in ("1 thread", "2 threads"):
         ways["decode", workers] = functools.partial(
-            child, "decode_window", folder=str(folder), index=str(path), window=window, **WORKERS[workers]
+            child, "decode_window", folder=str(folder), index=str(path), window=window, keep=True, **WORKERS[workers]
         )
     runs = interleaved(sizes.rounds, ways)
     rows: list[list[Cell]] = []
@@ -573,7 +573,7 @@ def resume(sizes: Sizes, root: Path) -> Result:
         [(columns, rows)],
         [panel("s", "", "", series)],
         f"One rank, a window of {window} row groups of {length:,} tokens: all of them are needed for the first batch. "
-        "Processes are started meanwhile. Decoding alone is on as many threads.",
+        "Processes are started meanwhile. Decoding alone keeps the tokens, and is on as many threads.",
     )
 
 

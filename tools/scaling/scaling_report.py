@@ -12,7 +12,7 @@ from typing import Any
 Result = dict[str, Any]
 Cell = str | float | int | None
 
-COLOURS = ["#2f6db3", "#d99058", "#5a9e6f", "#a05a9e", "#8798a8"]
+COLOURS = ["#2f6db3", "#d99058", "#5a9e6f", "#a05a9e", "#8798a8", "#b8474f", "#c9a93d", "#4fa8b5"]
 
 
 def middle(runs: Iterable[dict[str, Any]], key: str) -> float:
