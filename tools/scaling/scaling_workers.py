@@ -331,7 +331,7 @@ def resume(*, folder: str, index: str, position: int, **options: Any) -> Figures
 
 
 def decode_window(*, folder: str, index: str, window: int, threads: int, keep: bool) -> Figures:
-    """Read and decode so many row groups, and nothing else: the limit of a resume, which has to keep what it decodes."""
+    """Read and decode so many row groups, and nothing else: the limit of a resume, which keeps what it decodes."""
     loaded = DatasetIndex.load(index)
     storage = open_storage(folder)
     kept: list[Any] = []
