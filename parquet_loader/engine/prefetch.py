@@ -42,7 +42,7 @@ T = TypeVar("T")
 _EXIT_SECONDS = 10.0
 
 # A thread that waits longer than this rests: what it would give back meanwhile it is about to need again.
-_REST_SECONDS = 0.05
+_REST_SECONDS = 0.01
 
 
 class StarvedError(AssertionError):
