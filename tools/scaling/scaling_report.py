@@ -101,7 +101,7 @@ def draw(result: Result, path: Path) -> None:
 
 def _lines(axis: Any, series: dict[str, list[list[float]]]) -> None:
     for place, (name, points) in enumerate(series.items()):
-        axis.plot(*zip(*points, strict=True), marker="o", markersize=4, color=COLOURS[place], label=name)
+        axis.plot(*zip(*points, strict=True), marker="o", markersize=4, color=COLOURS[place % len(COLOURS)], label=name)
 
 
 def _bars(axis: Any, series: dict[str, list[list[Any]]]) -> None:
@@ -109,7 +109,7 @@ def _bars(axis: Any, series: dict[str, list[list[Any]]]) -> None:
     width = 0.8 / len(series)
     for place, (name, points) in enumerate(series.items()):
         at = [names.index(point[0]) + (place - (len(series) - 1) / 2) * width for point in points]
-        axis.bar(at, [point[1] for point in points], width, color=COLOURS[place], label=name)
+        axis.bar(at, [point[1] for point in points], width, color=COLOURS[place % len(COLOURS)], label=name)
     axis.set_xticks(
         range(len(names)), names, rotation=35 if len(names) > 4 else 0, ha="right" if len(names) > 4 else "center"
     )
