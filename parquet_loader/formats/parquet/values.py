@@ -194,6 +194,7 @@ class EncodedValues:
         sources = {"gathered": self._gathered, "split": self._joined_bytes, "hosted": self._hosted}
         ways = dict.fromkeys(way for way, _ in self.parts)
         values = {way: sources[way]() for way in ways}
+        _scratch.give(self.indices)  # nothing is left in it, nor of it in what was made
         if len(values) == 1:
             return next(iter(values.values()))
         positions = dict.fromkeys(ways, 0)
@@ -238,7 +239,6 @@ class EncodedValues:
         assert self.wanted_entries is not None
         count = self._count("gathered")
         taken = pc.take(as_arrow(self.wanted_entries), as_arrow(self.indices[:count]), boundscheck=False)
-        _scratch.give(self.indices)
         return np.frombuffer(taken.buffers()[1], self.wanted.dtype, count)
 
     def _hosted(self) -> TokenArray:
