@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,25 @@ from parquet_loader.formats.parquet import thrift
 
 Chunk = tuple[bytes, ColumnChunk]
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()]
+
+
+def held_by(work: Callable[[], object]) -> int:
+    """The most that Python and Arrow's pool hold while something is done: two peaks that need not be at one time, so
+    that what is held together is at most their sum.
+    """
+    default = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        made = work()
+        python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(default)
+    assert made is not None
+    del made  # before the pool that its memory is of
+    return python + int(pool.max_memory())
 
 
 def leaf_type(field: pa.Field) -> pa.Field:

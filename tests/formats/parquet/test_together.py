@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chunks import INTEGERS, Chunk, chunks_of, random_documents, table_of, write
+from chunks import INTEGERS, Chunk, chunks_of, held_by, random_documents, table_of, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,17 +199,4 @@ def test_decoding_together_stays_within_the_sum_of_the_costs(
         decode_cost(ChunkSize.of_chunk(chunk), codec=chunk.codec, dtype=dtype, eos=eos_id is not None)
         for chunk in entries
     )
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
-    default = pa.default_memory_pool()
-    pa.set_memory_pool(pool)
-    tracemalloc.start()
-    try:
-        part = decode_together(raws, entries, dtype=dtype, bound=50_001, eos_id=eos_id)
-        python = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        pa.set_memory_pool(default)
-    assert part is not None
-    # Two peaks that need not be at one time: what is held together is at most their sum.
-    assert python + pool.max_memory() <= cost
-    del part
+    assert held_by(lambda: decode_together(raws, entries, dtype=dtype, bound=50_001, eos_id=eos_id)) <= cost
