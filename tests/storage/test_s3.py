@@ -280,7 +280,7 @@ def test_a_total_outage_is_waited_for(server: S3Server, url: str, local: Path) -
 @pytest.mark.parametrize("fault", [None, Stall(60), Status(503)], ids=["down", "stalled", "503"])
 def test_an_outage_past_the_limit_is_one_clear_error_in_time(server: S3Server, url: str, fault: Any) -> None:
     with FaultProxy(server.endpoint) as proxy:
-        loader = loader_of(url, proxy.url, retry_seconds=2)
+        loader = loader_of(url, proxy.url, retry_seconds=8)  # also how long a busy machine may take to answer
         with loader:
             next(iter(loader))
             proxy.is_down, proxy.choose = fault is None, lambda _: fault
@@ -288,7 +288,7 @@ def test_an_outage_past_the_limit_is_one_clear_error_in_time(server: S3Server, u
             with pytest.raises(StorageError, match=r"s3://bucket1/set/part-00\d\.parquet failed"):
                 while True:  # what was read ahead comes first
                     next(iter(loader), None)
-            assert time.monotonic() - begun < 2 + 10
+            assert time.monotonic() - begun < 8 + 10
             proxy.is_down, proxy.choose = False, lambda _: None
             next(iter(loader))  # and when the store is back, it goes on
 
