@@ -274,7 +274,7 @@ class SetRun(Run):
         if self.engine is None:
             self.engine = Engine(
                 [config],
-                _windows(config, position),
+                windows_of(config, position),
                 lengths=[self.progress.reached(self.order.lanes)],
                 dtype=config.dtype,
                 counters=self.counters,
@@ -322,7 +322,8 @@ def _check_border(progress: Progress, position: int) -> None:
         raise ConfigError(f"no batch begins at position {position:,}; one does at {begin:,} and at {following:,}")
 
 
-def _windows(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+def windows_of(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+    """The windows that a run of one set needs from a position on, as an `Engine` is given them."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):
         if config.epochs is not None and window.epoch >= config.epochs:
