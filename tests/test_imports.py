@@ -35,6 +35,8 @@ ORDER = [
     "remarks",
     "sets",
     "runs",
+    "runfile",
+    "insight",
     "loader",
     "__init__",
     "testing",
