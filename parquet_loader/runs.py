@@ -21,6 +21,7 @@ from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
+from .engine.fits import check_budget, check_mixture_budget
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
@@ -44,7 +45,7 @@ from .storage.opening import Source
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "run_of"]
+__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "run_of", "windows_of"]
 
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
@@ -83,6 +84,18 @@ class Run:
     @property
     def configs(self) -> dict[str, EngineConfig]:
         """What engines run on now, by name."""
+        raise NotImplementedError
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """Refuse a budget that is too small from here on, and say what fits.
+
+        Args:
+            configs: what engines would run on; None for `configs`.
+            given: whether the window was asked for, or is a state's.
+
+        Raises:
+            ConfigError: it is.
+        """
         raise NotImplementedError
 
     @property
@@ -237,6 +250,10 @@ class SetRun(Run):
     def configs(self) -> dict[str, EngineConfig]:
         """See `Run`."""
         return {ONLY: self.set.config}
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """See `Run`."""
+        check_budget((configs or self.configs)[ONLY], given=given)
 
     @property
     def epoch(self) -> int:
@@ -468,6 +485,12 @@ class MixtureRun(Run):
             if not isinstance(self._sets.get(name), ParquetLoaderError):
                 found[name] = self._open(name).config
         return found
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """See `Run`."""
+        configs = configs or self.configs
+        if configs:  # else all that is to be drawn is gone, which whoever takes rows is told
+            check_mixture_budget(configs, self.progress, self.plan)
 
     # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
 

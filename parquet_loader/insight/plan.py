@@ -407,9 +407,7 @@ def _exhausted(end: MixtureProgress) -> dict[str, int]:
     return found
 
 
-def _sources(
-    run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedError | None
-) -> Iterator[SourcePlan]:
+def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedError | None) -> Iterator[SourcePlan]:
     options = run.options
     if isinstance(run, SetRun):
         order = run.order
@@ -527,8 +525,11 @@ def _on_ranks(run: SetRun | MixtureRun, end: Progress, world_size: int, most_pla
     largest = max(range(ranks), key=lambda rank: places[rank][1] - places[rank][0])
     least_bytes = max(least.values())
     peak = None
-    if least_bytes <= options.budget_bytes and configs[largest]:
-        peak = _peak_bytes(run, configs[largest], least_bytes)
+    try:
+        run.check_budget(configs[largest], given=options.window is not None or run.progress.position > 0)
+        peak = _peak_bytes(run, configs[largest], least_bytes) if configs[largest] else None
+    except ConfigError as error:
+        refused = refused or str(error)
     following, _ = _advanced(run, 1)
     first_needed = [stretches(run, following if end.position > run.progress.position else run.progress, *places[0])]
     first_batch, _, _ = reads_of_ranks(configs[0], first_needed, spare[:1])
