@@ -35,7 +35,8 @@ from .interrupts import Turn
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
 from .order.order import Order
 from .remarks import remarks
-from .runs import MixtureRun, SetRun
+from .runfile import read_run
+from .runs import MixtureRun, run_of
 from .sets import Component
 from .storage.opening import Source
 
@@ -114,17 +115,11 @@ class ParquetLoader:
         self._pid = os.getpid()
         self._turn = Turn()
         self._counters = Counters()
-        self._run: SetRun | MixtureRun
-        if isinstance(source, Mapping):
-            self._run = MixtureRun(source, given, self._counters)
+        self._run = run_of(source, given, self._counters)
+        if isinstance(self._run, MixtureRun):
             _check_budgets(self._run)
         else:
-            for name, default in (("weights", None), ("exhausted", "raise")):
-                if getattr(given, name) != default:
-                    raise ConfigError(f"{name} is for several sources: give a dict of them, {{'name': path, ...}}")
-            self._run = SetRun(source, given, self._counters)
             _check_budget(self._config, given=given.window is not None)
-        self._run.progress = self._run.advanced(given.skip_batches)
         self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._batches = 0
         self._padding = 0  # columns of rows that were no tokens
@@ -132,6 +127,23 @@ class ParquetLoader:
             raise ConfigError(f"{'; '.join(found)} (strict=True: without it this run works)")
 
     __signature__ = signature_with(inspect.signature(__init__))
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], **changes: Any) -> ParquetLoader:
+        """The loader of a run that is written down in a TOML file, whose keys are the names of these arguments.
+
+        Paths of local files are relative to the folder of the TOML file.
+
+        Args:
+            path: of the file; ``source = "tokens"``, or a table ``[source]`` of names for a mixture.
+            changes: arguments that are not in the file, such as rank and world_size, or that count more than those.
+
+        Raises:
+            ConfigError: as the loader itself; or no TOML, or a name that is no argument.
+            StorageError: the file cannot be read.
+        """
+        source, options = read_run(path)
+        return cls(changes.pop("source", source), **{**options, **changes})
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 

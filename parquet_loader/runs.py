@@ -44,7 +44,7 @@ from .storage.opening import Source
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixtureRun", "Rows", "Run", "SetRun"]
+__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "run_of"]
 
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
@@ -695,3 +695,23 @@ def _merged(stages: list[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
         if not kept or kept[-1][1] != weights:
             kept.append((block, weights))
     return kept
+
+
+def run_of(
+    source: Source | Mapping[str, Source | Component], options: LoaderOptions, counters: Counters
+) -> SetRun | MixtureRun:
+    """The run of one set or of a mixture, at its begin: after the batches that it was asked to skip.
+
+    Raises:
+        ConfigError, StorageError, DataError: as `ParquetLoader`.
+    """
+    run: SetRun | MixtureRun
+    if isinstance(source, Mapping):
+        run = MixtureRun(source, options, counters)
+    else:
+        for name, default in (("weights", None), ("exhausted", "raise")):
+            if getattr(options, name) != default:
+                raise ConfigError(f"{name} is for several sources: give a dict of them, {{'name': path, ...}}")
+        run = SetRun(source, options, counters)
+    run.progress = run.advanced(options.skip_batches)
+    return run

@@ -1,5 +1,5 @@
 """The command ``parquet-loader``."""
 
-from .index import main
+from .main import main
 
 __all__ = ["main"]

@@ -2,3 +2,7 @@
 
 Functions that return values; the command ``parquet-loader`` shows them.
 """
+
+from .opening import open_run
+
+__all__ = ["open_run"]

@@ -38,13 +38,13 @@ def test_several_sources_and_options_are_taken(folder: Path, tmp_path: Path) -> 
 def test_storage_options_are_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     options = json.dumps({"no_such": "option"})
     arguments = ["index", "s3://bucket/set", "--output", str(tmp_path / "x"), "--storage-options", options]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert "no_such" in capsys.readouterr().err
 
 
 def test_a_failure_is_one_line_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     output = tmp_path / "index.msgpack"
-    assert main(["index", str(tmp_path / "absent"), "--output", str(output)]) == 1
+    assert main(["index", str(tmp_path / "absent"), "--output", str(output)]) == 2
     assert capsys.readouterr().err.startswith("error: there is no ")
     assert not output.exists()
 
@@ -73,5 +73,5 @@ def test_odd_arguments_are_refused_in_a_line(
 def test_an_output_that_cannot_be_written_is_an_error(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert main(["index", str(folder), "--output", str(tmp_path / "absent" / "index")]) == 1
+    assert main(["index", str(folder), "--output", str(tmp_path / "absent" / "index")]) == 2
     assert "cannot write the index" in capsys.readouterr().err

@@ -1,0 +1,174 @@
+"""The arguments that commands share: a run, from a TOML file and options, and checkpoints of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import open_checkpoint, read_state
+from ..errors import CheckpointDamagedError, ConfigError
+from ..options import LoaderOptions
+from ..runfile import read_run
+from ..sets import Component
+from ..storage.opening import Source
+
+__all__ = ["add_checkpoint", "add_run", "count", "json_object", "positive", "run_of", "state_of"]
+
+Sources = Source | dict[str, Source | Component]
+
+
+def positive(text: str) -> int:
+    """A count of 1 or more."""
+    return count(text, 1)
+
+
+def count(text: str, least: int = 0) -> int:
+    """A count, also as 300e9 or 300_000_000_000."""
+    try:
+        value = int(Decimal(text)) if Decimal(text) == int(Decimal(text)) else -1
+    except (ArithmeticError, ValueError):
+        value = -1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be {least} or more, such as 1000 or 300e9, not {text!r}")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object. What was given is not shown: it may hold secrets."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError('must be a JSON object, such as {"anon": true}')
+    return value
+
+
+def _weights(text: str) -> Any:
+    if text == "tokens":
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f'must be "tokens" or JSON, such as {{"web": 0.7, "code": 0.3}} ({error})'
+        ) from None
+    return value
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Have a parser take a run: what `ParquetLoader` is given."""
+    run = parser.add_argument_group(
+        "the run", "as ParquetLoader is given it; a TOML file has the same names, and options count more than the file"
+    )
+    run.add_argument(
+        "source", nargs="*", help="a folder, a file, a glob or a URL, or several; NAME=PATH of a mixture's sources"
+    )
+    run.add_argument(
+        "--run", dest="run_file", metavar="TOML", help="a file with the arguments of the run; see docs/inspect.md"
+    )
+    # Of each option its field of `LoaderOptions`, how it is read, and a word for the help.
+    for flag, kind, text in (
+        ("--seq-len", positive, "tokens of a row"),
+        ("--lanes", positive, "rows of a global batch, over all ranks"),
+        (
+            "--weights",
+            _weights,
+            'of a mixture: JSON, {"web": 0.7, "code": 0.3} or [[0, {...}], [TOKEN, {...}]]; tokens',
+        ),
+        ("--exhausted", str, "raise or redistribute"),
+        ("--window", positive, "row groups that are shuffled together"),
+        ("--seed", count, "of the shuffle"),
+        ("--column", str, "the token column, where it is not the only list of integers"),
+        ("--eos-id", count, "appended to every document"),
+        ("--vocab-size", positive, "ids of this size and above are refused"),
+        ("--overlap", count, "1 where rows are of seq_len + 1 tokens"),
+        ("--epochs", positive, "the run ends after so many"),
+        ("--tail", str, "how it ends then: pad or drop"),
+        ("--skip-batches", count, "the run began after so many"),
+        ("--budget-bytes", positive, "the most that a rank's loader may hold"),
+        ("--index", str, "a saved index, in place of reading footers"),
+        ("--cache-dir", str, "where footers are cached (the user's cache folder)"),
+        ("--storage-options", json_object, "JSON for the filesystem of a URL; secrets are better in the environment"),
+    ):
+        run.add_argument(flag, type=kind, help=text, metavar=flag.strip("-").upper().replace("-", "_"))
+    run.add_argument("--no-shuffle", dest="shuffle", action="store_const", const=False, help="in storage order")
+
+
+def run_of(given: argparse.Namespace, state: Mapping[str, Any] | None = None) -> tuple[Sources, LoaderOptions]:
+    """The source and options of a run.
+
+    Args:
+        given: what a parser with `add_run` has read.
+        state: of the run, which gives lanes, seed, and so on, where nothing else does.
+
+    Raises:
+        ConfigError: something is missing or cannot work.
+    """
+    source: Sources | None = None
+    options: dict[str, Any] = {}
+    if given.run_file:
+        source, options = read_run(given.run_file)
+    source = _sources(given.source) or source
+    if source is None:
+        raise ConfigError("no run is given: name a SOURCE, or a TOML file with --run")
+    for name in LoaderOptions.__dataclass_fields__:
+        value = getattr(given, name, None)
+        if value is not None:
+            options[name] = value
+    if state is not None:
+        options = {**_of_state(state, mixture=isinstance(source, Mapping)), **options}
+    for name in ("seq_len", "lanes"):
+        if name not in options:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{name} is missing: give {flag}, or a TOML file with --run that has it")
+    return source, LoaderOptions(**options)
+
+
+def _sources(given: list[str]) -> Sources | None:
+    if not given:
+        return None
+    names = [each.partition("=") for each in given]
+    if all(mark and name.isidentifier() for name, mark, _ in names) and not any(Path(each).exists() for each in given):
+        return {name: path for name, _, path in names}
+    return given[0] if len(given) == 1 else given
+
+
+def _of_state(state: Mapping[str, Any], *, mixture: bool) -> dict[str, Any]:
+    found = read_state(state)
+    options: dict[str, Any] = {"lanes": found.lanes, "seed": found.seed, "seq_len": found.lengths[-1][1]}
+    if not mixture and not found.is_mixture:
+        kept = next(iter(found.sources.values()))
+        options |= {name: kept[name] for name in ("column", "window", "eos_id", "shuffle") if name in kept}
+    return options
+
+
+def add_checkpoint(parser: argparse.ArgumentParser, text: str) -> None:
+    """Have a parser take a checkpoint."""
+    parser.add_argument("--checkpoint", metavar="FILE", help=text)
+
+
+def state_of(path: str) -> dict[str, Any]:
+    """The state in a file: a checkpoint, of one rank or merged, or a state as JSON.
+
+    Raises:
+        StorageError: it cannot be read.
+        CheckpointError: it is neither.
+    """
+    data = Path(path).read_bytes()
+    try:
+        value = json.loads(data)
+    except ValueError:  # among them that it is no text
+        value = None
+    if isinstance(value, dict) and "version" in value:
+        return value
+    try:
+        return open_checkpoint(data)[0]
+    except CheckpointDamagedError as error:
+        raise CheckpointDamagedError(
+            f"{path}: {error}; it must be what loader.checkpoint() or merge_checkpoints() gave, or a state as JSON"
+        ) from error
