@@ -1,10 +1,10 @@
-"""Other columns of documents: the ``url`` or ``id`` that stand beside a document's tokens, or in a file beside theirs.
+"""What stands in the files of some documents: their tokens, and other columns, such as a ``url`` or an ``id``, that lie
+beside them or in a neighbouring file.
 
-    place                                row of its file    read
+    place                                row of its file    read of other columns
     ("a.parquet", row group 1, doc 3)    1,003              the chunks of `url` of the row group that holds row 1,003
 
-A row is counted from the file's beginning, so that a neighbouring file may be cut into row groups in another way. No
-byte of the tokens is read.
+A row is counted from the file's beginning, so that a neighbouring file may be cut into row groups in another way.
 """
 
 from __future__ import annotations
@@ -15,21 +15,166 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import date, time
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..blocks import TokenArray
+from ..engine.config import EngineConfig
 from ..errors import ConfigError, DataError, StorageError
 from ..index.index import DatasetIndex
+from ..pretokenize.tokenizers.base import Tokenizer
+from ..runs import MixtureRun, SetRun
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 
-__all__ = ["Place", "columns_of", "open_parquet"]
+__all__ = ["Description", "Place", "Stretch", "columns_of", "config_of", "describe_pieces", "open_parquet", "tokens_of"]
 
 Place = tuple[str, int, int]  # file, row group in it, document in that
+
+
+class Stretch(Protocol):
+    """A stretch of a document: what a row consists of, see `which`."""
+
+    @property
+    def source(self) -> str | None:
+        """Of a mixture, which source; None for one set."""
+
+    @property
+    def file(self) -> str:
+        """Relative to the set's root."""
+
+    @property
+    def row_group(self) -> int:
+        """Its number in the file."""
+
+    @property
+    def document(self) -> int:
+        """Its number in the row group."""
+
+    @property
+    def start(self) -> int:
+        """The first token's number in the document."""
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Description:
+    """What a stretch of a document holds.
+
+    Attributes:
+        tokens: its ids, an EOS that the loader appends included, shape ``(tokens,)``.
+        ends: whether the document ends with it.
+        text: what it says; None where no tokenizer was given.
+        columns: other columns of its document, as JSON has values.
+    """
+
+    tokens: TokenArray
+    ends: bool
+    text: str | None
+    columns: dict[str, Any]
+
+
+def describe_pieces(
+    run: SetRun | MixtureRun,
+    pieces: Sequence[Stretch],
+    *,
+    tokenizer: Tokenizer | None = None,
+    columns: Sequence[str] = (),
+    columns_from: Source | Mapping[str, Source] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Description]:
+    """What pieces of a run's rows hold.
+
+    Args:
+        run: that they are of.
+        pieces: as `which` gives them.
+        tokenizer: see `open_tokenizer`; None for no text.
+        columns, columns_from, storage_options: see `columns_of`. Of a mixture ``columns_from`` is by source, and those
+            that it does not name have theirs in their own files.
+
+    Returns:
+        One for each piece, in order.
+
+    Raises:
+        ConfigError, DataError, StorageError: see `tokens_of` and `columns_of`.
+    """
+    if columns_from is not None and isinstance(run, MixtureRun) != isinstance(columns_from, Mapping):
+        wanted = "a dict of folders by source, for a mixture" if isinstance(run, MixtureRun) else "one folder"
+        raise ConfigError(f"columns_from must be {wanted}")
+    found: list[Description | None] = [None] * len(pieces)
+    for source in {piece.source for piece in pieces}:
+        config = config_of(run, source)
+        here = [at for at, piece in enumerate(pieces) if piece.source == source]
+        some = [pieces[at] for at in here]
+        values: list[dict[str, Any]] = [{} for _ in some]
+        if columns:
+            beside = columns_from.get(source or "") if isinstance(columns_from, Mapping) else columns_from
+            places = [(piece.file, piece.row_group, piece.document) for piece in some]
+            values = columns_of(
+                config.storage,
+                config.index,
+                places,
+                columns,
+                columns_from=beside,
+                storage_options=storage_options if beside is not None else None,
+            )
+        for at, (tokens, ends), value in zip(here, tokens_of(config, some), values, strict=True):
+            text = None if tokenizer is None else tokenizer.decode(tokens.tolist())
+            found[at] = Description(tokens=tokens, ends=ends, text=text, columns=value)
+    return [each for each in found if each is not None]
+
+
+def config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
+    """What a run has of a source, or of its only set."""
+    return run.set.config if isinstance(run, SetRun) else run.sets[source or ""].config
+
+
+def tokens_of(config: EngineConfig, pieces: Sequence[Stretch]) -> list[tuple[TokenArray, bool]]:
+    """The ids of stretches of documents, as a loader gives them, and whether the document ends with each.
+
+    Each row group concerned is read and decoded once.
+
+    Raises:
+        ConfigError: no such document, or not so many tokens.
+        StorageError, DataError: a row group cannot be read, or is not what the index says.
+    """
+    index = config.index
+    numbers = {file.path: number for number, file in enumerate(index.files)}
+    wanted: dict[int, list[int]] = defaultdict(list)
+    for at, piece in enumerate(pieces):
+        wanted[_group_of(index, numbers, (piece.file, piece.row_group, piece.document))].append(at)
+    found: list[tuple[TokenArray, bool] | None] = [None] * len(pieces)
+
+    def read(group: int) -> None:
+        chunk = index.chunk(group)
+        file = index.files[int(index.file[group])]
+        opened = config.format.open(config.storage.read(file, chunk.start, chunk.length), chunk)
+        parts = list(opened.parts(dtype=config.held_dtype, bound=config.bound, eos_id=config.eos_id))
+        tokens = np.concatenate([part.tokens for part in parts])
+        borders = np.concatenate([*(part.begin + part.starts for part in parts), [len(tokens)]])
+        for at in wanted[group]:
+            piece = pieces[at]
+            begin, end = borders[piece.document : piece.document + 2].tolist()
+            first = begin + piece.start
+            if not begin <= first <= first + piece.tokens <= end:
+                raise ConfigError(
+                    f"document {piece.document} in row group {piece.row_group} of {piece.file} has {end - begin:,} "
+                    f"tokens: there are no {piece.tokens:,} from token {piece.start:,} on"
+                )
+            found[at] = tokens[first : first + piece.tokens].copy(), first + piece.tokens == end
+
+    with ThreadPoolExecutor(_REQUESTS if config.storage.is_remote else 1) as pool:
+        list(pool.map(read, sorted(wanted)))
+    return [each for each in found if each is not None]
+
 
 _REQUESTS = 16  # at once, where reads wait for a network
 _SHOWN_NAMES = 20
@@ -96,6 +241,13 @@ def columns_of(
 
 def _row_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> tuple[int, int]:
     """The number of a document's file, and its row there."""
+    group = _group_of(index, numbers, place)
+    number = int(index.file[group])
+    return number, int(index.rows[np.searchsorted(index.file, number) : group].sum()) + place[2]
+
+
+def _group_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> int:
+    """The number in the index of the row group that holds a document."""
     path, row_group, document = place
     if path not in numbers:
         raise ConfigError(f"the set has no file {path!r}: files are named relative to {index.root or 'its root'}")
@@ -106,7 +258,7 @@ def _row_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> tu
     if not there or not 0 <= document < index.rows[at]:
         what = f"{int(index.rows[at]):,} documents in that row group" if there else "no such row group, or an empty one"
         raise ConfigError(f"there is no document {document} in row group {row_group} of {path}: {what}")
-    return number, int(index.rows[begin:at].sum()) + document
+    return int(at)
 
 
 def _files_beside(storage: Storage, files: Mapping[int, FileInfo]) -> dict[int, FileInfo]:
