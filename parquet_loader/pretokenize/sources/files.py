@@ -47,7 +47,6 @@ _PARQUET_BATCH_BYTES = 16 << 20
 _MAX_NESTING = 256  # of JSON; far below where a reader, or Python at whatever depth its stack is, would give up
 _JSON_SIGNS = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 _SHOWN_CHARACTERS = 60
-_AS_ORJSON = {str, int, bool, type(None)}  # values that both readers of JSON give alike
 _COMPRESSED_SHARE = 4  # text shrinks to about a quarter; only estimates of the time that is left depend on it
 
 
@@ -330,8 +329,12 @@ def _json_at_once(raw: bytes, column: str, keep: Sequence[str]) -> tuple[str, li
     if type(text) is not str or _is_deep(raw, value):
         return None
     values = [lookup(value, name) for name in keep]
-    # An integer of more than 64 bits is a float here.
-    return (text, values) if all(type(each) in _AS_ORJSON for each in values) else None
+    return (text, values) if all(map(_is_alike, values)) else None
+
+
+def _is_alike(value: object) -> bool:
+    """Whether both readers of JSON give this value: to orjson an integer of more than 64 bits is a float."""
+    return not isinstance(value, (dict, list)) and (type(value) is not float or abs(value) < 1 << 63)
 
 
 def _is_deep(line: bytes | str, value: object) -> bool:

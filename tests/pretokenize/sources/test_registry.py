@@ -254,8 +254,16 @@ records = list(source.records())
 assert [record.text for record in records] == [f"document {at}" for at in range(100)], records[:3]
 assert list(source.records(records[59].cursor)) == records[60:]
 assert source.fingerprint()["revision"] == sys.argv[2], source.fingerprint()
-options = PretokenizeOptions(source="hf", dataset="some/set", config="en", output=sys.argv[1], tokenizer="bytes")
+options = PretokenizeOptions(
+    source="hf", dataset="some/set", config="en", output=sys.argv[1], tokenizer="bytes", keep_columns=("body",)
+)
 print(pretokenize(options).manifest.documents)
+
+import datasets
+from parquet_loader.pretokenize.sources.hub import types_in_dataset
+declared = datasets.Dataset.from_dict({"text": ["a"], "id": [7], "meta": [{"n": 1.5}]}).to_iterable_dataset()
+types = types_in_dataset(declared, ["id", "meta.n"], "declared")
+print({name: str(kind) for name, kind in types.items()})
 """
 
 
@@ -280,7 +288,12 @@ def test_a_data_set_of_the_hub_is_streamed(
 ) -> None:
     with serving("some/set", hub_files) as endpoint:
         done = run_against_hub([sys.executable, "-c", PROGRAM, "out", SHA], endpoint, tmp_path, tool_env)
-    assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["100", "{'id': 'int64', 'meta.n': 'double'}"]), (
+        done.stderr
+    )
+    # A data set of JSON declares no types, so what is kept of it is text.
+    kept = pq.read_table(tmp_path / "out" / "part-00000.parquet")["body"].to_pylist()
+    assert kept == [str(at) for at in range(50)] * 2
 
 
 def test_a_data_set_that_is_made_by_a_script_is_told_from_one_that_is_not_there(
