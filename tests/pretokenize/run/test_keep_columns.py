@@ -227,6 +227,23 @@ def test_the_loader_finds_its_tokens_and_the_manifest_names_the_columns(tmp_path
     assert verify_set(str(tmp_path / "out"), load_tokenizer("bytes")).manifest.documents == DOCUMENTS
 
 
+def test_kept_columns_are_compressed_in_their_own_way(tmp_path: Path, made: Make) -> None:
+    tags = pa.array(
+        [[("k", [{"v": str(row)}])] for row in range(9)], pa.map_("string", pa.list_(pa.struct({"v": "string"})))
+    )
+    pq.write_table(pa.table({"text": ["x"] * 9, "tags": tags}), tmp_path / "in/a.parquet")
+    pretokenize(made(keep_columns=("tags",)))
+    group = pq.read_metadata(tmp_path / "out/part-00000.parquet").row_group(0)
+    chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
+    found = {name: (chunk.compression, chunk.has_dictionary_page) for name, chunk in chunks.items()}
+    assert found == {
+        "tokens.list.element": ("LZ4", False),
+        "tags.key_value.key": ("ZSTD", True),
+        "tags.key_value.value.list.element.v": ("ZSTD", True),
+    }
+    assert read(tmp_path / "out")["tags"].to_pylist() == tags.to_pylist()
+
+
 def test_a_column_that_could_be_taken_for_tokens_is_refused(tmp_path: Path, made: Make) -> None:
     pq.write_table(typed(range(3)), tmp_path / "in/a.parquet")
     with pytest.raises(ConfigError, match=r"keep_columns: 'ids' is list<element: int64>.*which list of integers"):
