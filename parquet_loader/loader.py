@@ -11,12 +11,12 @@ import contextlib
 import inspect
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .batch import Batch
+from .batch import Batch, Piece
 from .checkpoint import open_checkpoint, read_state, seal_checkpoint
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
@@ -33,10 +33,10 @@ from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
-from .order.order import Order
+from .order.order import Order, lane_range
 from .remarks import remarks
 from .runfile import read_run
-from .runs import MixtureRun, run_of
+from .runs import MixtureRun, Step, run_of
 from .sets import Component
 from .storage.opening import Source
 
@@ -181,7 +181,8 @@ class ParquetLoader:
             weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
             lengths=rows.lengths,
             sources=rows.sources,
-            origins=rows.origins,
+            _starts=rows.origins,
+            _origins=_Origins(rows.step, self._options.rank, self._options.world_size),
         )
 
     def __len__(self) -> int:
@@ -473,6 +474,48 @@ class ParquetLoader:
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
+
+
+class _Origins:
+    """What `Batch.origins` calls. A batch that is pickled does not take the index along.
+
+    Args:
+        step: of the batch.
+        rank, world_size: whose rows it has.
+    """
+
+    __slots__ = ("_rank", "_step", "_world_size")
+
+    def __init__(self, step: Step, rank: int, world_size: int) -> None:
+        self._step, self._rank, self._world_size = step, rank, world_size
+
+    def __call__(self) -> list[Piece]:
+        from .insight.trace import origins_of
+
+        return origins_of(self._step, *lane_range(self._rank, self._world_size, self._step.options.lanes))
+
+    def __deepcopy__(self, _: object) -> _Origins:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        progress = self._step.progress
+        return _NoOrigins, (progress.rows_before(progress.position), self._rank, self._world_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoOrigins:
+    """The same of a batch that was pickled."""
+
+    step: int
+    rank: int
+    world_size: int
+
+    def __call__(self) -> list[Piece]:
+        raise ConfigError(
+            "this batch was pickled, and its origins need the index and the files, which it does not bring along: "
+            "where the loader can be made, use parquet_loader.insight.which(open_run(source, options, batch.state), "
+            f"{self.step}, rank={self.rank}, world_size={self.world_size})"
+        )
 
 
 def _check_budget(config: EngineConfig, *, given: bool) -> None:
