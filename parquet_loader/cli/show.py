@@ -24,7 +24,7 @@ __all__ = ["add", "lines_of", "run"]
 _ROWS = 2
 _CHARACTERS = 1000
 _DIM, _BOLD, _RED = "2", "1", "31"
-_LEGEND = "┏ a document begins  ┗ it ends  ┇ it began in an earlier row, or goes on in a later one"
+_LEGEND = "┏ a document begins  ┗ it ends  ┇ it is cut: the rest is in other rows"
 _OF_SOURCES = ("36", "33", "35", "32", "34", "96", "93", "95", "92", "94")
 
 
@@ -148,7 +148,7 @@ def _is_colourful() -> bool:
 
 
 def lines_of(found: Shown, *, most: int | None, coloured: bool) -> Iterator[str]:
-    """What to print. What documents hold stands behind a bar, so that none of it is taken for anything else.
+    """What to print. What documents say stands behind a bar, so that none of it is taken for anything else.
 
     Args:
         found: the rows.
@@ -172,7 +172,7 @@ def lines_of(found: Shown, *, most: int | None, coloured: bool) -> Iterator[str]
             colour = colours.get(piece.source, _OF_SOURCES[0])
             yield paint(_head(piece), colour)
             for name, value in piece.columns.items():
-                yield paint("┃ ", colour) + paint(f"{_one_line(name)}: {_one_line(value)}", _DIM)
+                yield paint("┠ ", colour) + paint(f"{_one_line(name)}: {_one_line(value)}", _DIM)
             for line in _body(piece, most):
                 yield (paint("┃", colour) + " " + line).rstrip()
             yield paint("┗" if piece.ends else "┇", colour)

@@ -57,9 +57,9 @@ def test_documents_of_a_row_are_shown_as_text_with_their_borders(
     heads = [line for line in lines if line.startswith(("┏ columns", "┇ columns"))]
     assert heads[0].startswith(("┏ columns 0 to ", "┇ columns 0 to "))
     assert all("part-00000.parquet, row group " in head for head in heads)
-    assert any(line.startswith("┃ url: u") for line in lines)
+    assert any(line.startswith("┠ url: u") for line in lines)
     assert any(line.endswith("<eos>") for line in lines)
-    assert {line[0] for line in lines[4:]} <= set("┏┇┃┗")
+    assert {line[0] for line in lines[4:]} <= set("┏┠┃┗┇")
 
 
 def test_what_documents_hold_does_nothing_to_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_a_run_may_come_from_a_file_and_columns_from_beside(
     arguments = ["--run", tmp_path / "run.toml", "--columns", "page", "--columns-from"]
     text = shown(capsys, *arguments, f"a={tmp_path / 'beside'}")
     assert "[a] part-00000.parquet" in text
-    assert "┃ page: page " in text
+    assert "┠ page: page " in text
     assert main(["show", *map(str, arguments), str(tmp_path / "beside")]) == 2
     assert "--columns-from NAME=FOLDER must name a source: a" in capsys.readouterr().err
 
