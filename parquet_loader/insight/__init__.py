@@ -4,5 +4,6 @@ Functions that return values; the command ``parquet-loader`` shows them.
 """
 
 from .opening import open_run
+from .plan import plan
 
-__all__ = ["open_run"]
+__all__ = ["open_run", "plan"]
