@@ -50,13 +50,13 @@ class Browser:
     def _devtools(self, command: str, **parameters: Any) -> Any:
         return self._post("goog/cdp/execute", cmd=command, params=parameters)
 
-    def look(self, *, width: int, dark: bool = False, media: str = "screen") -> None:
+    def look(self, *, width: int, dark: bool = False) -> None:
         """Be as wide as this, and prefer dark pages or light ones."""
         self._devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         preference = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self._devtools("Emulation.setEmulatedMedia", media=media, features=preference)
+        self._devtools("Emulation.setEmulatedMedia", features=preference)
 
     def open(self, path: Path) -> None:
         """Load a page, and wait until it is there."""
