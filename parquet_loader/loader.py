@@ -23,6 +23,7 @@ from .engine.engine import Engine
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
+from .notebooks import html_table
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
 from .order.order import Order, lane_range
 from .remarks import remarks
@@ -452,6 +453,24 @@ class ParquetLoader:
             f"ParquetLoader({what}, seq_len={given.seq_len}, lanes={given.lanes}, rank {given.rank} of "
             f"{given.world_size}, {holds}, epoch {self.epoch}, position {self._run.progress.position:,})"
         )
+
+    def _repr_html_(self) -> str:
+        given, run = self._options, self._run
+        sets = run.sets if isinstance(run, MixtureRun) else {"": run.set}
+        drawn = run.stats() if isinstance(run, MixtureRun) else {}
+        rows = []
+        for name, opened in sets.items():
+            order, index = opened.config.order, opened.config.index
+            of = (f"{drawn[name]['tokens']:,}", f"{drawn[name]['epochs']:.3f}") if name in drawn else ()
+            rows.append((name or index.column, order.total, len(index), order.window, *of))
+        headers = ["source" if drawn else "column", "tokens", "row groups", "window"]
+        if drawn:
+            headers += ["drawn", "epochs"]
+        what = f"{len(sets):,} sources" if drawn else self._config.storage.root
+        table = html_table(f"ParquetLoader of {what}", rows, headers=headers)
+        place = f"rank {given.rank} of {given.world_size:,}, {given.lanes_of_rank:,} of {given.lanes:,} rows of a batch"
+        where = f"epoch {self.epoch}, position {run.progress.position:,}{', closed' if self._closed else ''}"
+        return f"{table}<p>{given.seq_len:,} tokens a row; {place}; {where}</p>"
 
     def _check_open(self) -> None:
         if self._closed:
