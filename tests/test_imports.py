@@ -19,6 +19,7 @@ ORDER = [
     "starting",
     "errors",
     "advice",
+    "notebooks",
     "interrupts",
     "turns",
     "blocks",

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import index, show
+from . import index, report, show
 
 __all__ = ["main"]
 
-_COMMANDS = (index, show)
+_COMMANDS = (index, show, report)
 
 _STATUS = """\
 exit status:

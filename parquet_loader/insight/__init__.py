@@ -6,13 +6,14 @@ Functions that return values; the command ``parquet-loader`` shows them.
 from typing import TYPE_CHECKING, Any
 
 from .opening import open_run
+from .plan import plan
 from .records import columns_of, describe_pieces
 from .show import show
 
 if TYPE_CHECKING:
     from .text import open_tokenizer, open_tokenizer_of
 
-__all__ = ["columns_of", "describe_pieces", "open_run", "open_tokenizer", "open_tokenizer_of", "show"]
+__all__ = ["columns_of", "describe_pieces", "open_run", "open_tokenizer", "open_tokenizer_of", "plan", "show"]
 
 
 def __getattr__(name: str) -> Any:
