@@ -54,6 +54,7 @@ __all__ = [
     "Body",
     "NotSupported",
     "Page",
+    "crc32",
     "open_page",
     "plan_pages",
     "stored_body",
