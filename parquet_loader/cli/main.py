@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import index
+from . import check, checkpoint, index, inspect
 
 __all__ = ["main"]
 
-_COMMANDS = (index,)
+_COMMANDS = (index, inspect, check, checkpoint)
 
 _STATUS = """\
 exit status:

@@ -3,6 +3,25 @@
 Functions that return values; the command ``parquet-loader`` shows them.
 """
 
+from .chain import ChainReport, check_chain
+from .check import CheckReport, check
+from .describe import CheckpointDescription, describe, open_saved
+from .inspect import Inspection, candidates, inspect
 from .opening import open_run
+from .order_check import OrderReport, check_order
 
-__all__ = ["open_run"]
+__all__ = [
+    "ChainReport",
+    "CheckReport",
+    "CheckpointDescription",
+    "Inspection",
+    "OrderReport",
+    "candidates",
+    "check",
+    "check_chain",
+    "check_order",
+    "describe",
+    "inspect",
+    "open_run",
+    "open_saved",
+]

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import DataError, FileChangedError, ParquetLoaderError, StorageError
+from ..errors import ConfigError, DataError, FileChangedError, ParquetLoaderError, StorageError
 from ..formats.base import ENTRY_ARRAYS, ColumnChunk, Counting, CountingBudget, FileEntry
 from ..formats.parquet import PARQUET
 from ..formats.parquet.pages import crc32
@@ -189,6 +189,8 @@ def check(
     """
     eos_id = None if eos_id is None else integer("eos_id", eos_id, 0)
     vocab_size = None if vocab_size is None else integer("vocab_size", vocab_size, 1)
+    if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
+        raise ConfigError(f"eos_id must be an integer in [0, {vocab_size - 1}], not {eos_id!r}")
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
     workers = threads or all_cores()
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
@@ -212,7 +214,7 @@ def check(
     faults = [*faults, *run.faults()]
     notes = [*found.remarks(), *run.notes]
     if kept.finish(faults_of_files={fault.path for fault in faults if fault.kind == "unreadable"}) is not None:
-        notes.append(str(kept.problem))
+        notes.append(f"what was found could not be kept for the next check ({kept.problem}): give a state to write")
     numbers = dict(zip(FIELDS, kept.numbers.T, strict=True))
     held = numbers["tokens"] > 0
     return CheckReport(

@@ -109,7 +109,7 @@ class CheckState:
         try:
             payload = open_container(path.read_bytes(), _KIND, _VERSION) if path is not None else {}
             state._take(payload)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except OtherVersionError:
             pass  # another release's: replaced
