@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import index, report
+from . import check, checkpoint, index, inspect, report
 
 __all__ = ["main"]
 
-_COMMANDS = (index, report)
+_COMMANDS = (index, inspect, check, checkpoint, report)
 
 _STATUS = """\
 exit status:
