@@ -5,15 +5,43 @@ Functions that return values; the command ``parquet-loader`` shows them.
 
 from typing import TYPE_CHECKING, Any
 
+from .chain import ChainReport, check_chain
+from .check import CheckReport, check
+from .describe import CheckpointDescription, describe, open_saved
+from .inspect import Inspection, candidates, inspect
 from .opening import open_run
-from .plan import plan
-from .records import columns_of, describe_pieces
-from .show import show
+from .order_check import OrderReport, check_order
+from .plan import Plan, plan
+from .records import Description, columns_of, describe_pieces
+from .show import Shown, show
 
 if TYPE_CHECKING:
     from .text import open_tokenizer, open_tokenizer_of
 
-__all__ = ["columns_of", "describe_pieces", "open_run", "open_tokenizer", "open_tokenizer_of", "plan", "show"]
+__all__ = [
+    "ChainReport",
+    "CheckReport",
+    "CheckpointDescription",
+    "Description",
+    "Inspection",
+    "OrderReport",
+    "Plan",
+    "Shown",
+    "candidates",
+    "check",
+    "check_chain",
+    "check_order",
+    "columns_of",
+    "describe",
+    "describe_pieces",
+    "inspect",
+    "open_run",
+    "open_saved",
+    "open_tokenizer",
+    "open_tokenizer_of",
+    "plan",
+    "show",
+]
 
 
 def __getattr__(name: str) -> Any:
