@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import index
+from . import index, which
 
 __all__ = ["main"]
 
-_COMMANDS = (index,)
+_COMMANDS = (index, which)
 
 _STATUS = """\
 exit status:

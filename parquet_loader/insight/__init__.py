@@ -4,5 +4,6 @@ Functions that return values; the command ``parquet-loader`` shows them.
 """
 
 from .opening import open_run
+from .trace import Piece, Place, Places, Trace, Tracer, find, which
 
-__all__ = ["open_run"]
+__all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "open_run", "which"]
