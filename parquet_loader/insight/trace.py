@@ -319,7 +319,7 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
         if run.finish is not None and position >= max(run.finish.stop, progress.position):
             last = replace(progress, position=run.finish.stop).rows_before(run.finish.stop - 1)
             raise ConfigError(
-                f"the run ends after {run.finish.epochs} epochs, with step {last:,}: there is no {number:,}"
+                f"the run of epochs={run.finish.epochs} ends with step {last:,}: there is no step {number:,}"
             )
         lengths = tuple(change for change in progress.lengths if change[0] <= position)
         return Step(Progress(position=position, lengths=lengths, skips=progress.skips), run.configs, None, run.options)
@@ -362,9 +362,7 @@ def trace_of(
     if columns is None:
         columns = (0, width)
     if not 0 <= columns[0] < columns[1] <= width:
-        raise ConfigError(
-            f"the columns of this step are 0 to {width:,}, and {columns[0]:,}:{columns[1]:,} is no part of them"
-        )
+        raise ConfigError(f"columns must be a part of this step's 0:{width}, not {columns[0]}:{columns[1]}")
     parts, sources = [], []
     of_sources = list(_rows_of(step, rows))
     for place, (name, picked) in enumerate(of_sources):
