@@ -21,6 +21,7 @@ from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
+from .engine.fits import check_budget, check_mixture_budget
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
@@ -44,7 +45,7 @@ from .storage.opening import Source
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "Step", "run_of"]
+__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "Step", "run_of", "windows_of"]
 
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
@@ -106,6 +107,18 @@ class Run:
     @property
     def configs(self) -> dict[str, EngineConfig]:
         """What engines run on now, by name."""
+        raise NotImplementedError
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """Refuse a budget that is too small from here on, and say what fits.
+
+        Args:
+            configs: what engines would run on; None for `configs`.
+            given: whether the window was asked for, or is a state's.
+
+        Raises:
+            ConfigError: it is.
+        """
         raise NotImplementedError
 
     @property
@@ -262,6 +275,10 @@ class SetRun(Run):
         """See `Run`."""
         return self._configs
 
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """See `Run`."""
+        check_budget((configs or self.configs)[ONLY], given=given)
+
     @property
     def epoch(self) -> int:
         """See `Run`."""
@@ -298,7 +315,7 @@ class SetRun(Run):
         if self.engine is None:
             self.engine = Engine(
                 [config],
-                _windows(config, position),
+                windows_of(config, position),
                 lengths=[self.progress.reached(self.order.lanes)],
                 dtype=config.dtype,
                 counters=self.counters,
@@ -347,7 +364,8 @@ def _check_border(progress: Progress, position: int) -> None:
         raise ConfigError(f"no batch begins at position {position:,}; one does at {begin:,} and at {following:,}")
 
 
-def _windows(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+def windows_of(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+    """The windows that a run of one set needs from a position on, as an `Engine` is given them."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):
         if config.epochs is not None and window.epoch >= config.epochs:
@@ -502,6 +520,12 @@ class MixtureRun(Run):
             if not isinstance(self._sets.get(name), ParquetLoaderError):
                 found[name] = self._open(name).config
         return found
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """See `Run`."""
+        configs = configs or self.configs
+        if configs:  # else all that is to be drawn is gone, which whoever takes rows is told
+            check_mixture_budget(configs, self.progress, self.plan)
 
     # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import index, which
+from . import check, checkpoint, index, inspect, report, which
 
 __all__ = ["main"]
 
-_COMMANDS = (index, which)
+_COMMANDS = (index, inspect, which, check, checkpoint, report)
 
 _STATUS = """\
 exit status:

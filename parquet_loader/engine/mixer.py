@@ -30,7 +30,7 @@ from .cost import required_together
 from .engine import Engine
 from .pack import Origins
 
-__all__ = ["Block", "Mixer", "Picked", "mixture_bytes"]
+__all__ = ["Block", "Mixer", "Picked", "demand", "mixture_bytes", "sheets_bytes"]
 
 _SHEETS = APART + 1
 
@@ -40,7 +40,7 @@ def mixture_bytes(sources: Mapping[str, EngineConfig], progress: MixtureProgress
     configs, columns = list(sources.values()), progress.seq_len + plan.overlap
     apart = [progress.apart(name, plan.lattice) for name in sources]
     stretches = [tokens + columns if tokens else 0 for tokens in apart]
-    return required_together(configs, _sheets_bytes(configs, columns), stretches)
+    return required_together(configs, sheets_bytes(configs, columns), stretches)
 
 
 def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
@@ -48,7 +48,7 @@ def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
     return max((source.held_dtype for source in sources), key=lambda dtype: dtype.itemsize)
 
 
-def _sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
+def sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
     """The most that sheets hold, and what is picked from them, in rows of so many columns."""
     rows = (_SHEETS * len(sources) + 1) * (sources[0].last - sources[0].first)
     return rows * columns * _sheet_dtype(sources).itemsize
@@ -227,12 +227,12 @@ class Mixer:
         )
         self.engine = Engine(
             configs,
-            _demand(sources, progress, plan),
+            demand(sources, progress, plan),
             lengths=[progress.length_of(name) for name in sources],
             dtype=dtype,
             counters=counters,
             least_bytes=mixture_bytes(sources, progress, plan),
-            reserved_bytes=_sheets_bytes(configs, columns),
+            reserved_bytes=sheets_bytes(configs, columns),
         )
         self._block: Block | None = None
         # By source and ordinal in the block: the sheet, or -1; what it consists of; and its last row.
@@ -309,7 +309,7 @@ class _Windows:
         self.begins = self.window.lane_begins(self._config.order.lanes, self._config.first, self._config.last)
 
 
-def _demand(
+def demand(
     sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan
 ) -> Iterator[tuple[int, Window]]:
     """The windows in the order in which `Mixer.rows` comes to need them, with the places of their sources."""

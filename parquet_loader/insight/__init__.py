@@ -3,7 +3,36 @@
 Functions that return values; the command ``parquet-loader`` shows them.
 """
 
+from .chain import ChainReport, check_chain
+from .check import CheckReport, check
+from .describe import CheckpointDescription, describe, open_saved
+from .inspect import Inspection, candidates, inspect
 from .opening import open_run
+from .order_check import OrderReport, check_order
+from .plan import Plan, plan
 from .trace import Piece, Place, Places, Trace, Tracer, find, which
 
-__all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "open_run", "which"]
+__all__ = [
+    "ChainReport",
+    "CheckReport",
+    "CheckpointDescription",
+    "Inspection",
+    "OrderReport",
+    "Piece",
+    "Place",
+    "Places",
+    "Plan",
+    "Trace",
+    "Tracer",
+    "candidates",
+    "check",
+    "check_chain",
+    "check_order",
+    "describe",
+    "find",
+    "inspect",
+    "open_run",
+    "open_saved",
+    "plan",
+    "which",
+]

@@ -4,9 +4,9 @@ Both are arithmetic on the index, and on how many tokens the documents of the ro
 for it. They do not depend on how many ranks there are.
 
     step ──► position, and of a mixture each lane's source and its position there ──► rows of each source
-         ──► stretches of documents (`texts`) ──► Piece
+         ──► stretches of documents (`fragments`) ──► Piece
 
-    document ──► its stretches in each epoch of its source (`texts`) ──► positions ──► steps ──► Place
+    document ──► its stretches in each epoch of its source (`fragments`) ──► positions ──► steps ──► Place
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..order.order import Order, lane_range
 from ..order.progress import MixtureProgress, Progress, traced
 from ..runs import MixtureRun, SetRun, Step
 from .lengths import KnownLengths
-from .texts import Occurrence, SourceRows, Stretches, occurrences, stretches_of
+from .fragments import Occurrence, SourceRows, Stretches, occurrences, stretches_of
 
 __all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
 
