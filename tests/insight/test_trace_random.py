@@ -138,6 +138,7 @@ class RandomRun:
             try:
                 loader.load_state_dict(self.state)
             except SourceExhaustedError:  # rows of another length would use up what this block's source has left
+                assert changes
                 return self._loader()
         self.options |= changes
         return loader
@@ -150,6 +151,7 @@ class RandomRun:
             self.state = loader.state_dict()
         self.given = [replace(given, sources=["a"] * self.lanes) for given in self.given]
         now = self.state["position"] * self.lanes
+        self.source["a"] = self.sources["a"].path  # without an end, which may have been passed
         self.options["weights"] = [(0, {"a": 1}), (now, self._weights(rng))]
 
     def _go(self, rng: np.random.Generator, *, first: bool) -> None:
