@@ -121,6 +121,15 @@ class Run:
         """
         raise NotImplementedError
 
+    def config_of(self, name: str) -> EngineConfig:
+        """What an engine needs of a source, which is opened if it was not; `ONLY` is the name of a set alone.
+
+        Raises:
+            ConfigError: there is no such source.
+            StorageError, DataError: as `ParquetLoader`.
+        """
+        raise NotImplementedError
+
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
@@ -274,6 +283,12 @@ class SetRun(Run):
     def configs(self) -> dict[str, EngineConfig]:
         """See `Run`."""
         return self._configs
+
+    def config_of(self, name: str) -> EngineConfig:
+        """See `Run`."""
+        if name not in self._configs:
+            raise ConfigError(f"the run is of one set: there is no source {name!r}")
+        return self._configs[name]
 
     def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
         """See `Run`."""
@@ -493,12 +508,7 @@ class MixtureRun(Run):
         return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
 
     def config_of(self, name: str) -> EngineConfig:
-        """What an engine needs of a source, which is opened if it was not.
-
-        Raises:
-            ConfigError: there is no such source.
-            StorageError, DataError: as `ParquetLoader`.
-        """
+        """See `Run`."""
         return self._open(name).config
 
     def needed(self, progress: MixtureProgress) -> list[str]:

@@ -7,12 +7,14 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..insight.opening import open_run
-from ..insight.trace import Places, Trace, Tracer
+from ..insight.trace import Piece, Places, Trace, Tracer
 from ..runs import MixtureRun, SetRun
 from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
 from .output import print_json, table
 
 __all__ = ["add", "run"]
+
+_SHOWN = 60  # characters of a text in a table
 
 _DESCRIPTION = """\
 Which documents the rows of a step consist of: for each stretch of a row its file, row group, document, and first
@@ -21,7 +23,7 @@ checkpoint are those that were run; later ones are those that would come. Only t
 """
 _EPILOG = """\
 examples:
-  parquet-loader which --run run.toml --checkpoint step-2000.ckpt --step 1234 --row 0:8
+  parquet-loader which --run run.toml --checkpoint step-2000.ckpt --step 1234 --row 0:8 --text --columns url
   parquet-loader which --run run.toml --checkpoint step-2000.ckpt --document part-00017.parquet:3:4711
 """
 
@@ -53,6 +55,16 @@ def add(commands: Any) -> None:
     document.add_argument(
         "--within-epochs", type=_range, metavar="EPOCHS", help="of the set, such as 0:3 (where nothing was run, 0)"
     )
+    shown = parser.add_argument_group("what the documents say")
+    shown.add_argument("--text", action="store_true", help="as text, by the tokenizer that the files name")
+    shown.add_argument("--tokenizer", metavar="NAME", help="as text, by this one: a tokenizer.json, or a name")
+    shown.add_argument("--columns", metavar="NAMES", help="other columns of the documents, such as url,id")
+    shown.add_argument(
+        "--columns-from",
+        action="append",
+        metavar="PATH",
+        help="where these are, if not in the set's own files: files of the same paths and rows; NAME=PATH of a source",
+    )
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object for programs")
     parser.set_defaults(run=run)
@@ -77,28 +89,80 @@ def run(given: argparse.Namespace) -> int:
         rank=given.of_rank,
         world_size=given.of_world_size,
     )
+    pieces = found.pieces
+    described = _described(given, opened, pieces)
     if given.json:
-        print_json(found.to_json())
+        shown = found.to_json()
+        for piece, more in zip(shown["pieces"], described, strict=True):
+            piece.update(more)
+        print_json(shown)
     else:
-        print(_of_step(found))
+        print(_of_step(found, pieces, described))
     return 0
 
 
-def _of_step(found: Trace) -> str:
+def _described(given: argparse.Namespace, opened: SetRun | MixtureRun, pieces: list[Piece]) -> list[dict[str, Any]]:
+    """What is to be said of pieces beside where they are."""
+    wants_text = given.text or given.tokenizer is not None
+    columns = given.columns.split(",") if given.columns else []
+    if not pieces or not (wants_text or columns):
+        return [{} for _ in pieces]
+    from ..insight.records import describe_pieces  # these bring tokenizers
+    from ..insight.text import open_tokenizer, open_tokenizer_of
+
+    tokenizer = None
+    if given.tokenizer is not None:
+        tokenizer = open_tokenizer(given.tokenizer)
+    elif wants_text:
+        configs = {piece.source or "": opened.config_of(piece.source or "") for piece in pieces}
+        tokenizer = open_tokenizer_of({name: (each.storage, each.index) for name, each in configs.items()})
+    columns_from: Any = None
+    if given.columns_from:
+        columns_from = given.columns_from[0]
+        if isinstance(opened, MixtureRun):
+            columns_from = {name: path for name, _, path in (each.partition("=") for each in given.columns_from)}
+    found = describe_pieces(
+        opened,
+        pieces,
+        tokenizer=tokenizer,
+        columns=columns,
+        columns_from=columns_from,
+        storage_options=given.storage_options,
+    )
+    return [
+        {**({"text": each.text} if wants_text else {}), **({"columns": each.columns} if columns else {})}
+        for each in found
+    ]
+
+
+def _of_step(found: Trace, pieces: list[Piece], described: list[dict[str, Any]]) -> str:
     first = found.position * found.lanes
     head = (
         f"step {found.step:,}: {found.lanes:,} rows of {found.seq_len:,} tokens, from token {first:,} of the run on"
         f"{'; skipped: nobody got it' if found.skipped else ''}"
     )
-    names = ["row", "column", "tokens", "source", "file", "row group", "document", "start"]
-    rows = [
-        (piece.row, piece.column, piece.tokens, piece.source, piece.file, piece.row_group, piece.document, piece.start)
-        for piece in found.pieces
-    ]
-    if not found.names:  # one set
+    names = ["row", "column", "tokens", "source", "file", "row_group", "document", "start"]
+    if not found.names:
         names.remove("source")
-        rows = [(*row[:3], *row[4:]) for row in rows]  # type: ignore[misc]
-    return f"{head}\n\n{table(rows, names)}"
+    beside = list(described[0].get("columns", ())) if described else []
+    text = ["text"] if described and "text" in described[0] else []
+    rows = [
+        [
+            *(getattr(piece, name) for name in names),
+            *(more["columns"][name] for name in beside),
+            *(_shortened(more[name]) for name in text),
+        ]
+        for piece, more in zip(pieces, described, strict=True)
+    ]
+    return f"{head}\n\n{table(rows, [*(name.replace('_', ' ') for name in names), *beside, *text])}"
+
+
+def _shortened(text: str) -> str:
+    """The begin of a text on a line of its own."""
+    from ..insight.text import printable
+
+    line = printable(" ".join(text[: 2 * _SHOWN].split()))
+    return line if len(text) <= _SHOWN and len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
 def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
@@ -110,9 +174,24 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
     found = Tracer(opened).find(
         file, row_group, document, source=given.source_name, steps=given.within_steps, epochs=given.within_epochs
     )
+    whole = Piece(
+        row=0,
+        column=0,
+        tokens=found.tokens,
+        source=found.source,
+        file=file,
+        row_group=row_group,
+        document=document,
+        start=0,
+    )
+    (described,) = _described(given, opened, [whole])
     if given.json:
-        print_json(found.to_json())
+        print_json({**found.to_json(), **described})
     else:
+        for name, value in described.get("columns", {}).items():
+            print(f"{name}: {value}")
+        if "text" in described:
+            print(f"text: {_shortened(described['text'])}")
         print(_of_document(found))
     return 0 if found.places else 1
 

@@ -32,8 +32,8 @@ from ..order.mixture import BLOCK
 from ..order.order import Order, lane_range
 from ..order.progress import MixtureProgress, Progress, traced
 from ..runs import MixtureRun, SetRun, Step
-from .lengths import KnownLengths
 from .fragments import Occurrence, SourceRows, Stretches, occurrences, stretches_of
+from .lengths import KnownLengths
 
 __all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
 
@@ -266,7 +266,9 @@ class Tracer:
     ) -> Places:
         """See `find`."""
         run = self._run
-        config = _config_of(run, source)
+        if source is None and isinstance(run, MixtureRun):
+            raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
+        config = run.config_of(source or ONLY)
         group = _group_of(config.index, file, row_group)
         count = int(config.index.rows[group])
         if not 0 <= document < count:
@@ -604,16 +606,6 @@ def _places(
                 skipped=row.skipped,
             )
         position, text = position + tokens, text + tokens
-
-
-def _config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
-    if isinstance(run, SetRun):
-        if source is not None:
-            raise ConfigError(f"the run is of one set: there is no source {source!r}")
-        return run.set.config
-    if source is None:
-        raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
-    return run.config_of(source)
 
 
 def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from unique_sets import unique_groups, write_set
 
@@ -138,3 +140,41 @@ def test_what_is_no_document_or_range_is_refused(folder: Path, arguments: list[s
     with pytest.raises(SystemExit) as exit_:
         main(["which", "--run", str(folder / "run.toml"), *arguments])
     assert exit_.value.code == 2
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A set of bytes, of which each document has a url."""
+    said = [f"document {number} says {'so ' * number}" for number in range(20)]
+    (tmp_path / "texts").mkdir()
+    columns = {"tokens": [list(text.encode()) for text in said], "url": [f"https://x/{at}" for at in range(20)]}
+    pq.write_table(pa.table(columns), tmp_path / "texts" / "part-000.parquet", row_group_size=7)
+    return tmp_path / "texts"
+
+
+def test_pieces_are_told_with_their_text_and_other_columns_of_their_documents(texts: Path, capsys: Any) -> None:
+    run = ["which", str(texts), "--seq-len", "32", "--lanes", "2", "--step", "1", "--columns", "url"]
+    assert main([*run, "--tokenizer", "bytes", "--json"]) == 0
+    pieces = json.loads(capsys.readouterr().out)["pieces"]
+    said = [f"document {number} says {'so ' * number}" for number in range(20)]
+    for piece in pieces:
+        number = 7 * piece["row_group"] + piece["document"]
+        assert piece["columns"] == {"url": f"https://x/{number}"}
+        assert piece["text"] == said[number][piece["start"] : piece["start"] + piece["tokens"]]
+    assert main([*run, "--tokenizer", "bytes"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2].split()[-2:] == ["url", "text"]
+    assert f"https://x/{7 * pieces[0]['row_group'] + pieces[0]['document']}" in shown[4]
+
+
+def test_a_document_is_told_with_its_text_and_other_columns(texts: Path, capsys: Any) -> None:
+    run = ["which", str(texts), "--seq-len", "32", "--lanes", "2", "--document", "part-000.parquet:1:2"]
+    assert main([*run, "--tokenizer", "bytes", "--columns", "url", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["columns"] == {"url": "https://x/9"}
+    assert found["text"] == f"document 9 says {'so ' * 9}"
+
+
+def test_text_needs_a_tokenizer_that_files_or_arguments_name(texts: Path, capsys: Any) -> None:
+    assert main(["which", str(texts), "--seq-len", "32", "--lanes", "2", "--step", "1", "--text"]) == 2
+    assert "which tokenizer wrote them: name it with" in capsys.readouterr().err
