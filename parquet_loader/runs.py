@@ -71,13 +71,13 @@ class Rows(NamedTuple):
 
     Attributes:
         origins: where documents begin in them.
-        step: which step they are of.
+        step: the fields of a `Step` but its options: there is a batch of this several thousand times a second.
         tokens, lengths, sources: see `Batch`.
     """
 
     tokens: TokenArray
     origins: Origins | Picked
-    step: Step
+    step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
 
@@ -340,7 +340,7 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
-        step = Step(self.progress, self._configs, None, self.options)
+        step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
 
@@ -565,7 +565,7 @@ class MixtureRun(Run):
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, Step(progress, self._configs, self.plan, self.options), sources=sources)
+        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources)
 
     def stop(self) -> None:
         """See `Run`."""
