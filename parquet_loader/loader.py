@@ -8,6 +8,7 @@ checkpoint ◄──────────────────────
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from collections.abc import Iterator, Mapping
@@ -171,7 +172,7 @@ class ParquetLoader:
             lengths=rows.lengths,
             sources=rows.sources,
             _starts=rows.origins,
-            _origins=_Origins(rows.step, self._options.rank, self._options.world_size),
+            _origins=_Origins(_origins_of, rows.step, self._options),
         )
 
     def __len__(self) -> int:
@@ -477,30 +478,22 @@ class ParquetLoader:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
 
 
-class _Origins:
-    """What `Batch.origins` calls. A batch that is pickled does not take the index along.
+def _origins_of(step: tuple[Any, Any, Any], options: LoaderOptions) -> list[Piece]:
+    from .insight.trace import origins_of
 
-    Args:
-        step: of the batch.
-        rank, world_size: whose rows it has.
-    """
+    rows = lane_range(options.rank, options.world_size, options.lanes)
+    return origins_of(Step(*step, options), *rows)
 
-    __slots__ = ("_rank", "_step", "_world_size")
 
-    def __init__(self, step: Step, rank: int, world_size: int) -> None:
-        self._step, self._rank, self._world_size = step, rank, world_size
-
-    def __call__(self) -> list[Piece]:
-        from .insight.trace import origins_of
-
-        return origins_of(self._step, *lane_range(self._rank, self._world_size, self._step.options.lanes))
+class _Origins(functools.partial[list[Piece]]):
+    """What `Batch.origins` calls, made for each batch. One that is pickled does not take the index along."""
 
     def __deepcopy__(self, _: object) -> _Origins:
         return self
 
-    def __reduce__(self) -> tuple[object, ...]:
-        progress = self._step.progress
-        return _NoOrigins, (progress.rows_before(progress.position), self._rank, self._world_size)
+    def __reduce__(self) -> tuple[Any, ...]:
+        (progress, *_), options = self.args
+        return _NoOrigins, (progress.rows_before(progress.position), options.rank, options.world_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,13 @@ class Rows(NamedTuple):
 
     Attributes:
         origins: where documents begin in them.
-        step: which step they are of.
+        step: the fields of a `Step` but its options: there is a batch of this several thousand times a second.
         tokens, lengths, sources: see `Batch`.
     """
 
     tokens: TokenArray
     origins: Origins | Picked
-    step: Step
+    step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
 
@@ -118,6 +118,15 @@ class Run:
 
         Raises:
             ConfigError: it is.
+        """
+        raise NotImplementedError
+
+    def config_of(self, name: str) -> EngineConfig:
+        """What an engine needs of a source, which is opened if it was not; `ONLY` is the name of a set alone.
+
+        Raises:
+            ConfigError: there is no such source.
+            StorageError, DataError: as `ParquetLoader`.
         """
         raise NotImplementedError
 
@@ -275,6 +284,12 @@ class SetRun(Run):
         """See `Run`."""
         return self._configs
 
+    def config_of(self, name: str) -> EngineConfig:
+        """See `Run`."""
+        if name not in self._configs:
+            raise ConfigError(f"the run is of one set: there is no source {name!r}")
+        return self._configs[name]
+
     def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
         """See `Run`."""
         check_budget((configs or self.configs)[ONLY], given=given)
@@ -325,7 +340,7 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
-        step = Step(self.progress, self._configs, None, self.options)
+        step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
 
@@ -493,12 +508,7 @@ class MixtureRun(Run):
         return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
 
     def config_of(self, name: str) -> EngineConfig:
-        """What an engine needs of a source, which is opened if it was not.
-
-        Raises:
-            ConfigError: there is no such source.
-            StorageError, DataError: as `ParquetLoader`.
-        """
+        """See `Run`."""
         return self._open(name).config
 
     def needed(self, progress: MixtureProgress) -> list[str]:
@@ -555,7 +565,7 @@ class MixtureRun(Run):
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, Step(progress, self._configs, self.plan, self.options), sources=sources)
+        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources)
 
     def stop(self) -> None:
         """See `Run`."""

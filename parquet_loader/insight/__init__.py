@@ -14,6 +14,7 @@ from .order_check import OrderReport, check_order
 from .plan import Plan, plan
 from .records import Description, columns_of, describe_pieces
 from .show import Shown, show
+from .trace import Piece, Place, Places, Trace, Tracer, find, which
 
 if TYPE_CHECKING:
     from .text import open_tokenizer, open_tokenizer_of
@@ -25,8 +26,13 @@ __all__ = [
     "Description",
     "Inspection",
     "OrderReport",
+    "Piece",
+    "Place",
+    "Places",
     "Plan",
     "Shown",
+    "Trace",
+    "Tracer",
     "candidates",
     "check",
     "check_chain",
@@ -34,6 +40,7 @@ __all__ = [
     "columns_of",
     "describe",
     "describe_pieces",
+    "find",
     "inspect",
     "open_run",
     "open_saved",
@@ -41,6 +48,7 @@ __all__ = [
     "open_tokenizer_of",
     "plan",
     "show",
+    "which",
 ]
 
 

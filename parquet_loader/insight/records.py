@@ -109,7 +109,7 @@ def describe_pieces(
 
 def config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
     """What a run has of a source, or of its only set."""
-    return run.set.config if isinstance(run, SetRun) else run.config_of(source or "")
+    return run.config_of(source or "")
 
 
 def tokens_of(config: EngineConfig, pieces: Sequence[Piece]) -> list[tuple[TokenArray, bool]]:

@@ -4,9 +4,9 @@ Both are arithmetic on the index, and on how many tokens the documents of the ro
 for it. They do not depend on how many ranks there are.
 
     step ──► position, and of a mixture each lane's source and its position there ──► rows of each source
-         ──► stretches of documents (`texts`) ──► Piece
+         ──► stretches of documents (`fragments`) ──► Piece
 
-    document ──► its stretches in each epoch of its source (`texts`) ──► positions ──► steps ──► Place
+    document ──► its stretches in each epoch of its source (`fragments`) ──► positions ──► steps ──► Place
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ..order.mixture import BLOCK
 from ..order.order import Order, lane_range
 from ..order.progress import MixtureProgress, Progress, traced
 from ..runs import MixtureRun, SetRun, Step
+from .fragments import Occurrence, SourceRows, Stretches, occurrences, stretches_of
 from .lengths import KnownLengths
-from .texts import Occurrence, SourceRows, Stretches, occurrences, stretches_of
 
 __all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
 
@@ -266,7 +266,9 @@ class Tracer:
     ) -> Places:
         """See `find`."""
         run = self._run
-        config = _config_of(run, source)
+        if source is None and isinstance(run, MixtureRun):
+            raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
+        config = run.config_of(source or ONLY)
         group = _group_of(config.index, file, row_group)
         count = int(config.index.rows[group])
         if not 0 <= document < count:
@@ -319,7 +321,7 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
         if run.finish is not None and position >= max(run.finish.stop, progress.position):
             last = replace(progress, position=run.finish.stop).rows_before(run.finish.stop - 1)
             raise ConfigError(
-                f"the run ends after {run.finish.epochs} epochs, with step {last:,}: there is no {number:,}"
+                f"the run of epochs={run.finish.epochs} ends with step {last:,}: there is no step {number:,}"
             )
         lengths = tuple(change for change in progress.lengths if change[0] <= position)
         return Step(Progress(position=position, lengths=lengths, skips=progress.skips), run.configs, None, run.options)
@@ -362,9 +364,7 @@ def trace_of(
     if columns is None:
         columns = (0, width)
     if not 0 <= columns[0] < columns[1] <= width:
-        raise ConfigError(
-            f"the columns of this step are 0 to {width:,}, and {columns[0]:,}:{columns[1]:,} is no part of them"
-        )
+        raise ConfigError(f"columns must be a part of this step's 0:{width}, not {columns[0]}:{columns[1]}")
     parts, sources = [], []
     of_sources = list(_rows_of(step, rows))
     for place, (name, picked) in enumerate(of_sources):
@@ -606,16 +606,6 @@ def _places(
                 skipped=row.skipped,
             )
         position, text = position + tokens, text + tokens
-
-
-def _config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
-    if isinstance(run, SetRun):
-        if source is not None:
-            raise ConfigError(f"the run is of one set: there is no source {source!r}")
-        return run.set.config
-    if source is None:
-        raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
-    return run.config_of(source)
 
 
 def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:
