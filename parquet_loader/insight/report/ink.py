@@ -33,6 +33,7 @@ __all__ = [
     "missing",
     "series",
     "shortened",
+    "tick",
 ]
 
 WIDE, NARROW = 980, 358  # pixels: the page's column on a desktop, and on a phone
@@ -79,6 +80,16 @@ def amount(number: float, unit: str = "") -> str:
         digits = 2
     shown = f"{value:.{digits}f}"
     return f"{shown} {prefix}{unit}".strip() if prefix or unit else shown
+
+
+def tick(number: float) -> str:
+    """A round number: 2000000 is "2 M".
+
+    >>> [tick(number) for number in (0, 2_000_000, 2_500, 150_000)]
+    ['0', '2 M', '2.5 k', '150 k']
+    """
+    digits, space, prefix = amount(number).partition(" ")
+    return f"{float(digits):g}{space}{prefix}"
 
 
 def shortened(name: str, most: int) -> str:
