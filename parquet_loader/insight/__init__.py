@@ -3,7 +3,28 @@
 Functions that return values; the command ``parquet-loader`` shows them.
 """
 
+from .chain import ChainReport, check_chain
+from .check import CheckReport, check
+from .describe import CheckpointDescription, describe, open_saved
+from .inspect import Inspection, candidates, inspect
 from .opening import open_run
-from .plan import plan
+from .order_check import OrderReport, check_order
+from .plan import Plan, plan
 
-__all__ = ["open_run", "plan"]
+__all__ = [
+    "ChainReport",
+    "CheckReport",
+    "CheckpointDescription",
+    "Inspection",
+    "OrderReport",
+    "Plan",
+    "candidates",
+    "check",
+    "check_chain",
+    "check_order",
+    "describe",
+    "inspect",
+    "open_run",
+    "open_saved",
+    "plan",
+]
