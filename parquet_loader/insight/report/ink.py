@@ -30,7 +30,9 @@ __all__ = [
     "amount",
     "drawn",
     "ink",
+    "lines",
     "missing",
+    "rectangles",
     "series",
     "shortened",
     "tick",
@@ -243,6 +245,27 @@ def drawn(
     narrow = _svg(f"{name}-n", draw, NARROW, height, title=title, description=description)
     wide = _svg(f"{name}-w", draw, WIDE, height, title=title, description=description) if both else narrow
     return Chart(name=name, title=title, description=description, wide=wide, narrow=narrow if both else "")
+
+
+def rectangles(axes: Any, lefts: Any, rights: Any, top: float, bottom: float, **how: Any) -> None:
+    """Draw rectangles between two heights, as one element: hundreds of them are common."""
+    corners = [[(x, top), (z, top), (z, bottom), (x, bottom), (x, top)] for x, z in zip(lefts, rights, strict=True)]
+    if corners:
+        path = _matplotlib(".path").Path.make_compound_path(*(_closed(each) for each in corners))
+        axes.add_patch(_matplotlib(".patches").PathPatch(path, linewidth=0, **how))
+
+
+def _closed(corners: list[tuple[float, float]]) -> Any:
+    return _matplotlib(".path").Path(corners, closed=True)
+
+
+def lines(axes: Any, each: Sequence[tuple[Sequence[float], Sequence[float]]], **how: Any) -> None:
+    """Draw lines, each by its x and y, as one element."""
+    gap = [float("nan")]  # matplotlib begins anew after it
+    xs = [x for line, _ in each for x in (*line, *gap)]
+    ys = [y for _, line in each for y in (*line, *gap)]
+    if xs:
+        axes.plot(xs, ys, **how)
 
 
 def missing(package: str) -> ConfigError:
