@@ -48,7 +48,13 @@ class ConfigError(ParquetLoaderError, ValueError):
 
 
 class SourceExhaustedError(ParquetLoaderError):
-    """A source of a mixture whose ``max_epochs`` are used up."""
+    """A source of a mixture whose ``max_epochs`` are used up.
+
+    Attributes:
+        sources: the names of such sources.
+    """
+
+    sources: tuple[str, ...] = ()
 
 
 class StorageError(ParquetLoaderError, OSError):

@@ -11,32 +11,24 @@ import contextlib
 import inspect
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .batch import Batch
+from .batch import Batch, Piece
 from .checkpoint import open_checkpoint, read_state, seal_checkpoint
 from .engine.config import Counters, EngineConfig
-from .engine.cost import required_bytes
 from .engine.engine import Engine
-from .engine.fits import (
-    GOOD_TOKENS,
-    fitting_ranks,
-    fitting_threads,
-    fitting_window,
-    fitting_window_of_good_groups,
-)
-from .engine.mixer import mixture_bytes
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
+from .notebooks import html_table
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
-from .order.order import Order
+from .order.order import Order, lane_range
 from .remarks import remarks
 from .runfile import read_run
-from .runs import MixtureRun, run_of
+from .runs import MixtureRun, Step, run_of
 from .sets import Component
 from .storage.opening import Source
 
@@ -116,10 +108,7 @@ class ParquetLoader:
         self._turn = Turn()
         self._counters = Counters()
         self._run = run_of(source, given, self._counters)
-        if isinstance(self._run, MixtureRun):
-            _check_budgets(self._run)
-        else:
-            _check_budget(self._config, given=given.window is not None)
+        self._run.check_budget(given=given.window is not None)
         self._restored = 0  # how often a position was put in from outside: a running loop notices
         self._batches = 0
         self._padding = 0  # columns of rows that were no tokens
@@ -181,7 +170,8 @@ class ParquetLoader:
             weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
             lengths=rows.lengths,
             sources=rows.sources,
-            origins=rows.origins,
+            _starts=rows.origins,
+            _origins=_Origins(rows.step, self._options.rank, self._options.world_size),
         )
 
     def __len__(self) -> int:
@@ -233,7 +223,7 @@ class ParquetLoader:
             progress = self._run.read(read_state(state))
             self._run.stop()
             self._run.progress = progress
-            self._check_budgets()
+            self._run.check_budget()
         self._restored += 1
 
     @contextlib.contextmanager
@@ -255,12 +245,6 @@ class ParquetLoader:
             self._run.stop()
             self._run.restore(before)
             raise
-
-    def _check_budgets(self) -> None:
-        if isinstance(self._run, MixtureRun):
-            _check_budgets(self._run)
-        else:
-            _check_budget(self._config, given=True)
 
     def state_at(self, position: int, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The state of this run at another position: as its history says, or as it is going to be.
@@ -308,7 +292,7 @@ class ParquetLoader:
             raise ConfigError("this loader has one set; give a dict of sources to mix them by weights")
         with self._as_before_on_error():
             self._run.reweight(weights)
-            self._check_budgets()
+            self._run.check_budget()
 
     @property
     def history(self) -> dict[str, list[dict[str, Any]]]:
@@ -470,64 +454,66 @@ class ParquetLoader:
             f"{given.world_size}, {holds}, epoch {self.epoch}, position {self._run.progress.position:,})"
         )
 
+    def _repr_html_(self) -> str:
+        given, run = self._options, self._run
+        sets = run.sets if isinstance(run, MixtureRun) else {"": run.set}
+        drawn = run.stats() if isinstance(run, MixtureRun) else {}
+        rows = []
+        for name, opened in sets.items():
+            order, index = opened.config.order, opened.config.index
+            of = (f"{drawn[name]['tokens']:,}", f"{drawn[name]['epochs']:.3f}") if name in drawn else ()
+            rows.append((name or index.column, order.total, len(index), order.window, *of))
+        headers = ["source" if drawn else "column", "tokens", "row groups", "window"]
+        if drawn:
+            headers += ["drawn", "epochs"]
+        what = f"{len(sets):,} sources" if drawn else self._config.storage.root
+        table = html_table(f"ParquetLoader of {what}", rows, headers=headers)
+        place = f"rank {given.rank} of {given.world_size:,}, {given.lanes_of_rank:,} of {given.lanes:,} rows of a batch"
+        where = f"epoch {self.epoch}, position {run.progress.position:,}{', closed' if self._closed else ''}"
+        return f"{table}<p>{given.seq_len:,} tokens a row; {place}; {where}</p>"
+
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
 
 
-def _check_budget(config: EngineConfig, *, given: bool) -> None:
-    """Refuse a budget that is too small for a window, which was given or chosen here, and say what fits."""
-    window = min(config.order.window, len(config.index))
-    needed = required_bytes(config, window)
-    if needed <= config.budget_bytes:
-        return
-    cures = [f"give at least {needed:,}"]
-    if threads := fitting_threads(config):
-        cures.append(f"or {'processes' if config.processes else 'threads'}={threads}, which fits")
-    if fitting := fitting_window(config):
-        cures.append(f"or, in a new run, window={fitting}, which fits")
-        if not given:
-            cures.append("or, to resume a run with a smaller one, its window")
-    if len(cures) == 1:
-        if (less := required_bytes(config, 1)) < needed:
-            cures.append(f"or {less:,} in a new run with window=1")
-        if ranks := fitting_ranks(config):
-            cures.append(f"or use {ranks} ranks")
-        if fitting := fitting_window_of_good_groups(config):
-            cures.append(
-                f"or write the files with row groups of about {GOOD_TOKENS:,} tokens (the largest holds "
-                f"{int(config.index.tokens.max()):,}), of which window={fitting} fits"
-            )
-    raise ConfigError(
-        f"budget_bytes {config.budget_bytes:,} is too small for a window of {window} row groups on this rank; "
-        f"{', '.join(cures)}"
-    )
+class _Origins:
+    """What `Batch.origins` calls. A batch that is pickled does not take the index along.
+
+    Args:
+        step: of the batch.
+        rank, world_size: whose rows it has.
+    """
+
+    __slots__ = ("_rank", "_step", "_world_size")
+
+    def __init__(self, step: Step, rank: int, world_size: int) -> None:
+        self._step, self._rank, self._world_size = step, rank, world_size
+
+    def __call__(self) -> list[Piece]:
+        from .insight.trace import origins_of
+
+        return origins_of(self._step, *lane_range(self._rank, self._world_size, self._step.options.lanes))
+
+    def __deepcopy__(self, _: object) -> _Origins:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        progress = self._step.progress
+        return _NoOrigins, (progress.rows_before(progress.position), self._rank, self._world_size)
 
 
-def _check_budgets(run: MixtureRun) -> None:
-    """Refuse a budget into which not one window of each source fits, and one more of the largest."""
-    configs, budget = run.configs, run.options.budget_bytes
-    if not configs:
-        return  # all that is to be drawn is gone, which whoever takes rows is told
+@dataclass(frozen=True, slots=True)
+class _NoOrigins:
+    """The same of a batch that was pickled."""
 
-    def needed(windows: Mapping[str, int]) -> int:
-        orders = {name: replace(config.order, window=windows[name]) for name, config in configs.items()}
-        sources = {name: replace(config, order=orders[name]) for name, config in configs.items()}
-        return mixture_bytes(sources, run.progress, run.plan)
+    step: int
+    rank: int
+    world_size: int
 
-    windows = {name: min(config.order.window, len(config.index)) for name, config in configs.items()}
-    least = needed(windows)
-    if least <= budget:
-        return
-    largest = max(configs, key=lambda name: required_bytes(configs[name], windows[name]))
-    smaller = {name: -(-window // 2) for name, window in windows.items()}
-    while needed(smaller) > budget and max(smaller.values()) > 1:
-        smaller = {name: -(-window // 2) for name, window in smaller.items()}
-    cure = ""
-    if needed(smaller) <= budget:
-        shown = ", ".join(f"{name!r}: {window}" for name, window in smaller.items())
-        cure = f"; or, in a new run, give Components a window, of which these fit: {shown}"
-    raise ConfigError(
-        f"budget_bytes {budget:,} is too small for a window of each of {len(configs)} sources on this rank, and one "
-        f"more of the largest, which is {largest!r} with {windows[largest]} row groups; give at least {least:,}{cure}"
-    )
+    def __call__(self) -> list[Piece]:
+        raise ConfigError(
+            "this batch was pickled, and its origins need the index and the files, which it does not bring along: "
+            "where the loader can be made, use parquet_loader.insight.which(open_run(source, options, batch.state), "
+            f"{self.step}, rank={self.rank}, world_size={self.world_size})"
+        )

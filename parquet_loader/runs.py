@@ -21,6 +21,7 @@ from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
+from .engine.fits import check_budget, check_mixture_budget
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
@@ -44,16 +45,39 @@ from .storage.opening import Source
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "run_of"]
+__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "Step", "run_of", "windows_of"]
 
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
 
+class Step(NamedTuple):
+    """A step of a run, and what it is taken from: enough to tell which documents its rows consist of.
+
+    Attributes:
+        progress: before it.
+        configs: of all that its rows may be of, by name, for whatever lanes.
+        plan: of a mixture.
+        options: of the loader.
+    """
+
+    progress: Progress
+    configs: Mapping[str, EngineConfig]
+    plan: MixturePlan | None
+    options: LoaderOptions
+
+
 class Rows(NamedTuple):
-    """One row of every lane of this rank; see `Batch` for all but `origins`, which tell what the rows consist of."""
+    """One row of every lane of this rank.
+
+    Attributes:
+        origins: where documents begin in them.
+        step: which step they are of.
+        tokens, lengths, sources: see `Batch`.
+    """
 
     tokens: TokenArray
     origins: Origins | Picked
+    step: Step
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
 
@@ -83,6 +107,18 @@ class Run:
     @property
     def configs(self) -> dict[str, EngineConfig]:
         """What engines run on now, by name."""
+        raise NotImplementedError
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """Refuse a budget that is too small from here on, and say what fits.
+
+        Args:
+            configs: what engines would run on; None for `configs`.
+            given: whether the window was asked for, or is a state's.
+
+        Raises:
+            ConfigError: it is.
+        """
         raise NotImplementedError
 
     @property
@@ -220,6 +256,7 @@ class SetRun(Run):
         """Run on a set."""
         self.set = opened
         self.order = opened.config.order
+        self._configs = {ONLY: opened.config}
         self._texts = None
         self.finish = None
         if self.options.epochs is not None:
@@ -236,7 +273,11 @@ class SetRun(Run):
     @property
     def configs(self) -> dict[str, EngineConfig]:
         """See `Run`."""
-        return {ONLY: self.set.config}
+        return self._configs
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """See `Run`."""
+        check_budget((configs or self.configs)[ONLY], given=given)
 
     @property
     def epoch(self) -> int:
@@ -274,7 +315,7 @@ class SetRun(Run):
         if self.engine is None:
             self.engine = Engine(
                 [config],
-                _windows(config, position),
+                windows_of(config, position),
                 lengths=[self.progress.reached(self.order.lanes)],
                 dtype=config.dtype,
                 counters=self.counters,
@@ -284,8 +325,9 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        step = Step(self.progress, self._configs, None, self.options)
         self.progress = self.progress.advanced(1)
-        return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
+        return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
 
     def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
@@ -322,7 +364,8 @@ def _check_border(progress: Progress, position: int) -> None:
         raise ConfigError(f"no batch begins at position {position:,}; one does at {begin:,} and at {following:,}")
 
 
-def _windows(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+def windows_of(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+    """The windows that a run of one set needs from a position on, as an `Engine` is given them."""
     # Of these lanes the last is the first to need a window.
     for window in config.order.windows(position, config.last - 1):
         if config.epochs is not None and window.epoch >= config.epochs:
@@ -359,6 +402,7 @@ class MixtureRun(Run):
         self._sets: dict[str, OpenSet | ParquetLoaderError] = {}
         self._former: dict[str, Mapping[str, Any]] = {}  # what a state has told of sources
         self._mixer: Mixer | None = None
+        self._configs: dict[str, EngineConfig] = {}  # that it was made with
         self._reweighted = False  # since the engine was made, whose threads know nothing of it
         schedule = self._schedule(options.weights)
         last = {name for name, _ in schedule[-1][1]}
@@ -448,7 +492,16 @@ class MixtureRun(Run):
         """The sources that are open, by name."""
         return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
 
-    def _needed(self, progress: MixtureProgress) -> list[str]:
+    def config_of(self, name: str) -> EngineConfig:
+        """What an engine needs of a source, which is opened if it was not.
+
+        Raises:
+            ConfigError: there is no such source.
+            StorageError, DataError: as `ParquetLoader`.
+        """
+        return self._open(name).config
+
+    def needed(self, progress: MixtureProgress) -> list[str]:
         """The sources that are drawn from now on, by name."""
         with contextlib.suppress(SourceExhaustedError):  # whoever comes there is told
             progress = progress.entered(self.plan)
@@ -463,10 +516,16 @@ class MixtureRun(Run):
     def configs(self) -> dict[str, EngineConfig]:
         """See `Run`. Without sources of an earlier stage that are gone: whoever takes rows there is told."""
         found = {}
-        for name in self._needed(self.progress):
+        for name in self.needed(self.progress):
             if not isinstance(self._sets.get(name), ParquetLoaderError):
                 found[name] = self._open(name).config
         return found
+
+    def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
+        """See `Run`."""
+        configs = configs or self.configs
+        if configs:  # else all that is to be drawn is gone, which whoever takes rows is told
+            check_mixture_budget(configs, self.progress, self.plan)
 
     # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -491,12 +550,12 @@ class MixtureRun(Run):
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
             # One that is not open could not be, which a stage that is over does not mind.
-            configs = {name: self._open(name).config for name in self._needed(progress)}
-            self._mixer = Mixer(configs, progress, self.plan, names=self.names, counters=self.counters)
+            self._configs = {name: self._open(name).config for name in self.needed(progress)}
+            self._mixer = Mixer(self._configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, sources=sources)
+        return Rows(tokens, origins, Step(progress, self._configs, self.plan, self.options), sources=sources)
 
     def stop(self) -> None:
         """See `Run`."""
@@ -587,7 +646,7 @@ class MixtureRun(Run):
             raise CheckpointDamagedError(f"the state says nothing of {', '.join(map(repr, untold))}, drawn from before")
         self._check_past(progress)
         # What only `reweight` had brought in is opened now.
-        further = {name: self._open(name) for name in self._needed(progress) if name not in self.sets}
+        further = {name: self._open(name) for name in self.needed(progress) if name not in self.sets}
         self._check_identities(state, further, sources)
         self._sets.update({name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources})
         if further:

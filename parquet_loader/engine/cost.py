@@ -16,6 +16,7 @@ from .slices import BAND_TOKENS, MOST_BAND_TOKENS
 __all__ = [
     "TASK_BYTES",
     "GroupCost",
+    "beyond_bytes",
     "group_costs",
     "kept_by_threads",
     "required_bytes",
@@ -234,6 +235,11 @@ def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
     if not most:
         return 0
     return min(most, max(0, configs[0].budget_bytes - least_bytes) // 2)
+
+
+def beyond_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
+    """What the budget has beyond the least, and beyond what is kept aside: tasks may be larger by it, and segments."""
+    return configs[0].budget_bytes - reserve_bytes(configs, least_bytes) - least_bytes
 
 
 def _largest(config: EngineConfig) -> list[ChunkSize]:

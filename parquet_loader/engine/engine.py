@@ -29,7 +29,7 @@ from ..errors import LoaderClosedError
 from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
 from .config import Counters, EngineConfig
-from .cost import kept_by_threads, reserve_bytes
+from .cost import beyond_bytes, kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Prefetcher, Task
@@ -40,7 +40,7 @@ from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
 from .work import SourceWork, TaskWork, WindowWork, run_task
 
-__all__ = ["Engine", "Lengths"]
+__all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Engine", "Lengths", "segments_bytes"]
 
 # From which C on windows are permuted in rows of how many tokens.
 Lengths = Sequence[tuple[int, int]]
@@ -48,8 +48,8 @@ Lengths = Sequence[tuple[int, int]]
 # Beside the window in use and the next one, further ones are read ahead as long as all that is ahead costs no more than
 # this, about two megabytes of files: otherwise threads idle and requests wait for each other where windows are tiny.
 # No more than so many for each thread, either: a tiny set would be read for a thousand epochs.
-_AHEAD_BYTES = 16 << 20
-_AHEAD_WINDOWS = 4
+AHEAD_BYTES = 16 << 20
+AHEAD_WINDOWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,7 @@ class Engine:
         self.pid = os.getpid()
         self.halted = False
         general = sources[0]
-        reserve = reserve_bytes(sources, least_bytes)
-        beyond_bytes = general.budget_bytes - reserve - least_bytes
+        reserve, beyond = reserve_bytes(sources, least_bytes), beyond_bytes(sources, least_bytes)
         self.budget = Budget(general.budget_bytes - reserve)
         # No thread is there yet that would need a lock.
         self.budget.acquire(kept_by_threads(sources) + reserved_bytes)
@@ -300,7 +299,7 @@ class Engine:
         helpers = self._helpers = None
         give_back = self.budget.release
         if general.processes:
-            segments = SegmentPool(_spare_bytes(sources, beyond_bytes))
+            segments = SegmentPool(segments_bytes(sources, beyond))
             self.budget.acquire(segments.spare_bytes)
             helpers = Helpers(general.processes, workers, list(map(SourceWork.of, sources)), segments)
             give_back = functools.partial(_give_back, self.budget, segments)
@@ -314,11 +313,11 @@ class Engine:
             helpers,
         )
         self._prefetcher = Prefetcher(
-            _tasks(sources, demand, self._shared, beyond_bytes),
+            _tasks(sources, demand, self._shared, beyond),
             self.budget,
             threads=workers,
-            ahead_bytes=_AHEAD_BYTES,
-            ahead_groups=_AHEAD_WINDOWS * workers,
+            ahead_bytes=AHEAD_BYTES,
+            ahead_groups=AHEAD_WINDOWS * workers,
             # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
             rest=pa.default_memory_pool().release_unused,
         )
@@ -408,7 +407,7 @@ def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:
     budget.release(held_bytes)
 
 
-def _spare_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
+def segments_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
     """What segments may hold beyond what is counted: two windows', where there is room for them beside the next one.
     One is free as soon as the next one is waited for, whose segment is full of what was in it before.
 

@@ -30,7 +30,7 @@ from .cost import required_together
 from .engine import Engine
 from .pack import Origins
 
-__all__ = ["Mixer", "Picked", "mixture_bytes"]
+__all__ = ["Block", "Mixer", "Picked", "demand", "mixture_bytes", "sheets_bytes"]
 
 _SHEETS = APART + 1
 
@@ -40,7 +40,7 @@ def mixture_bytes(sources: Mapping[str, EngineConfig], progress: MixtureProgress
     configs, columns = list(sources.values()), progress.seq_len + plan.overlap
     apart = [progress.apart(name, plan.lattice) for name in sources]
     stretches = [tokens + columns if tokens else 0 for tokens in apart]
-    return required_together(configs, _sheets_bytes(configs, columns), stretches)
+    return required_together(configs, sheets_bytes(configs, columns), stretches)
 
 
 def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
@@ -48,7 +48,7 @@ def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
     return max((source.held_dtype for source in sources), key=lambda dtype: dtype.itemsize)
 
 
-def _sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
+def sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
     """The most that sheets hold, and what is picked from them, in rows of so many columns."""
     rows = (_SHEETS * len(sources) + 1) * (sources[0].last - sources[0].first)
     return rows * columns * _sheet_dtype(sources).itemsize
@@ -141,8 +141,12 @@ class _Part:
     before: IntArray
     seq_len: int
 
-    def positions(self, ordinal: int) -> IntArray:
-        """Where the lanes' rows with an ordinal in the block begin; of lanes that have had it, where the next does."""
+    def positions(self, ordinal: int | IntArray) -> IntArray:
+        """Where the lanes' rows with an ordinal in the block begin; of lanes that have had it, where the next does.
+
+        Args:
+            ordinal: of all lanes, or of each, shape ``(lanes,)``.
+        """
         ahead: IntArray = np.maximum(0, ordinal - self.before)
         return self.begins + ahead * self.seq_len
 
@@ -155,7 +159,7 @@ class _Part:
         return np.where(had, positions, np.iinfo(np.int64).max)
 
 
-class _Block:
+class Block:
     """A block of a mixture, for a rank's lanes: which rows are of which source, and which sheets they are from."""
 
     def __init__(self, progress: MixtureProgress, plan: MixturePlan, first: int, last: int) -> None:
@@ -223,14 +227,14 @@ class Mixer:
         )
         self.engine = Engine(
             configs,
-            _demand(sources, progress, plan),
+            demand(sources, progress, plan),
             lengths=[progress.length_of(name) for name in sources],
             dtype=dtype,
             counters=counters,
             least_bytes=mixture_bytes(sources, progress, plan),
-            reserved_bytes=_sheets_bytes(configs, columns),
+            reserved_bytes=sheets_bytes(configs, columns),
         )
-        self._block: _Block | None = None
+        self._block: Block | None = None
         # By source and ordinal in the block: the sheet, or -1; what it consists of; and its last row.
         self._made: IntArray = np.empty(0, np.int64)
         self._origins: dict[int, Origins] = {}
@@ -245,7 +249,7 @@ class Mixer:
         block = self._block
         if block is None or block.number != progress.block:
             assert not self._origins
-            self._block = block = _Block(progress, self._plan, self._first, self._last)
+            self._block = block = Block(progress, self._plan, self._first, self._last)
             self._following = list(block.firsts)
             self._block_names = np.array([self._names[name] for name, _ in block.quotas], np.int32)
             self._last_rows = block.sheet_rows(last=True)
@@ -262,7 +266,7 @@ class Mixer:
             self._sheets.give(int(self._made[code]))
         return out, picked, self._block_names[codes // BLOCK]
 
-    def _make(self, block: _Block, wanted: int) -> None:
+    def _make(self, block: Block, wanted: int) -> None:
         """Make a source's sheets up to one."""
         place, last = divmod(wanted, BLOCK)
         part = block.parts[place]
@@ -305,7 +309,7 @@ class _Windows:
         self.begins = self.window.lane_begins(self._config.order.lanes, self._config.first, self._config.last)
 
 
-def _demand(
+def demand(
     sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan
 ) -> Iterator[tuple[int, Window]]:
     """The windows in the order in which `Mixer.rows` comes to need them, with the places of their sources."""
@@ -318,14 +322,14 @@ def _demand(
         except SourceExhaustedError:
             return  # whoever comes there is told
         needed: list[tuple[int, int, int, Window]] = []
-        block: _Block | None = None
+        block: Block | None = None
         for place, (name, quota) in enumerate(progress.quotas):
             if name in windows:  # most blocks need no further window, and no closer look
                 had = np.max(progress.begins(name, plan.lattice, first, last))
                 if had + quota * progress.seq_len + plan.overlap <= windows[name].begins.min():
                     continue
             if block is None:
-                block = _Block(progress, plan, first, last)
+                block = Block(progress, plan, first, last)
                 first_rows = block.sheet_rows(last=False)
             part, ordinal = block.parts[place], block.firsts[place]
             if name not in windows:

@@ -26,6 +26,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -33,7 +34,7 @@ from typing import Generic, TypeVar
 from ..errors import LoaderClosedError
 from ..interrupts import Bell, under
 
-__all__ = ["Budget", "Prefetcher", "StarvedError", "Task"]
+__all__ = ["Budget", "Prefetcher", "StarvedError", "Task", "rehearse"]
 
 T = TypeVar("T")
 
@@ -428,3 +429,49 @@ def _end(shared: _Shared[T], patience_seconds: float | None) -> None:
     deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
     for thread in shared.threads:
         thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+
+def rehearse(tasks: Iterator[Task[int]], budget: Budget, *, threads: int, ahead_bytes: int, ahead_groups: int) -> None:
+    """Go through tasks on this thread, in the order in which a `Prefetcher` would whose consumer is always the slower
+    one: all that may run has run before the next group is taken. What `budget` has held then is what it would hold.
+
+    Args:
+        tasks: whose results are the bytes that are held until the next group of their stream is taken. They do no
+            more than to release what theirs would.
+        budget, threads, ahead_bytes, ahead_groups: as for a `Prefetcher`.
+    """
+    shared = _Shared(tasks, budget, ahead_bytes, ahead_groups, lambda: None)
+    shared.bell = bell = _RehearsedBell(budget.lock)
+    running: deque[tuple[int, Task[int]]] = deque()
+    in_use: dict[int, int] = {}
+    coming = next(tasks, None)
+    while coming is not None or shared.groups:
+        stream = shared.groups[0].stream if shared.groups else coming.stream if coming is not None else None
+        assert stream is not None
+        # However slow, for a stream's first group it waits.
+        shared.awaited, bell.is_awaited = stream, stream not in in_use
+        if coming is not None and len(running) < threads and shared.wanted(coming) and budget.fits(coming.cost_bytes):
+            shared.admit(coming)
+            running.append((shared.next_in - 1, coming))
+            coming = next(tasks, None)
+        elif running:
+            number, task = running.popleft()
+            shared.done[number] = _Outcome(task.run(), None, task.cost_bytes, task.more)
+            shared.running -= 1
+        else:
+            outcomes = shared.hand_out(stream)
+            if outcomes is None and not in_use.get(stream):
+                return  # the budget is too small
+            budget.release(in_use.get(stream, 0))
+            in_use[stream] = sum(outcome.result or 0 for outcome in outcomes or [])
+
+
+class _RehearsedBell(Bell):
+    """One of which is said whether it is waited for."""
+
+    is_awaited = False
+
+    @property
+    def awaited(self) -> bool:
+        """See `Bell`."""
+        return self.is_awaited

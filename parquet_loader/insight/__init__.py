@@ -9,6 +9,7 @@ from .describe import CheckpointDescription, describe, open_saved
 from .inspect import Inspection, candidates, inspect
 from .opening import open_run
 from .order_check import OrderReport, check_order
+from .plan import Plan, plan
 
 __all__ = [
     "ChainReport",
@@ -16,6 +17,7 @@ __all__ = [
     "CheckpointDescription",
     "Inspection",
     "OrderReport",
+    "Plan",
     "candidates",
     "check",
     "check_chain",
@@ -24,4 +26,5 @@ __all__ = [
     "inspect",
     "open_run",
     "open_saved",
+    "plan",
 ]

@@ -56,6 +56,10 @@ class Progress:
         """Tokens of a row, from here on."""
         return self.lengths[-1][1]
 
+    def length_at(self, position: int) -> int:
+        """The tokens of the row that begins at a position, an earlier or a later one."""
+        return next(seq_len for begin, seq_len in reversed(self.lengths) if begin <= position)
+
     def rows_before(self, position: int) -> int:
         """How many rows a lane had had at a position, which is this one or an earlier one."""
         borders = [*(begin for begin, _ in self.lengths if begin < position), position]
@@ -458,17 +462,20 @@ def traced(lattice: Lattice, lengths: Changes, stages: Iterable[Stage], position
 def _exhausted(short: list[str], left: Weights, stage: Stage, token: int, redistribute: bool) -> SourceExhaustedError:
     names = " and ".join(repr(name) for name in short)
     if redistribute:
-        return SourceExhaustedError(
+        error = SourceExhaustedError(
             f"all sources of the mixture have given their max_epochs at token {token:,} of the run; "
             "allow more epochs, or add a source"
         )
-    ways = ["raise max_epochs"]
-    if left:
-        ways.append(f"have the stage ({token}, {shown_weights(left)!r}) in weights")
-        ways.append("give exhausted='redistribute'")
-    return SourceExhaustedError(
-        f"{names} would be repeated more than max_epochs allows from token {token:,} of the run on; "
-        + ", ".join(ways[:-1])
-        + (" or " if len(ways) > 1 else "")
-        + ways[-1]
-    )
+    else:
+        ways = ["raise max_epochs"]
+        if left:
+            ways.append(f"have the stage ({token}, {shown_weights(left)!r}) in weights")
+            ways.append("give exhausted='redistribute'")
+        error = SourceExhaustedError(
+            f"{names} would be repeated more than max_epochs allows from token {token:,} of the run on; "
+            + ", ".join(ways[:-1])
+            + (" or " if len(ways) > 1 else "")
+            + ways[-1]
+        )
+    error.sources = tuple(short)
+    return error

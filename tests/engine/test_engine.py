@@ -336,7 +336,7 @@ def test_a_set_of_one_row_group_is_read_for_the_epoch_in_use_and_the_next(tmp_pa
 def test_the_window_in_use_and_the_next_are_read_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int, world_size: int
 ) -> None:
-    monkeypatch.setattr(engine, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr(engine, "AHEAD_BYTES", 0)
     folder = write_set(tmp_path, unique_groups([[[50] * 30] * 64]))
     options = dict(seq_len=10, lanes=64, window=window, rank=world_size // 2, world_size=world_size)
     with ParquetLoader(folder, **options) as loader:
@@ -364,4 +364,4 @@ def test_tiny_windows_are_read_ahead_within_a_few_megabytes(tmp_path: Path) -> N
         wait_until_idle(loader)
         stats = loader.stats()
         assert stats["row_groups"] > 2 + 16  # so that as many requests over a network are made at once
-        assert stats["bytes_read"] < engine._AHEAD_BYTES
+        assert stats["bytes_read"] < engine.AHEAD_BYTES
