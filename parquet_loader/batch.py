@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,32 @@ from .engine.mixer import Picked
 from .engine.pack import Origins
 from .options import integer
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "Piece"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Where a stretch of a row's columns comes from.
+
+    Attributes:
+        row: of the global batch, which is the lane: rank 1 of 2 has the second half of them.
+        column: its first column.
+        tokens: how many.
+        source: the name of a mixture's source, None for one set.
+        file: relative to the set's root.
+        row_group: its number in the file.
+        document: its number in the row group, of all that it holds.
+        start: the first token's number in the document. With ``eos_id``, the EOS after a document is its last token.
+    """
+
+    row: int
+    column: int
+    tokens: int
+    source: str | None
+    file: str
+    row_group: int
+    document: int
+    start: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +66,8 @@ class Batch:
     weight: float
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
-    origins: Origins | Picked = field(repr=False)
+    _starts: Origins | Picked = field(repr=False)
+    _origins: Callable[[], list[Piece]] = field(repr=False)
 
     def to_arrow(self) -> pa.FixedSizeListArray:
         """`tokens` as an Arrow array that shares their memory: a list of ``seq_len + overlap`` for each row.
@@ -62,7 +89,20 @@ class Batch:
             really begins there; else the row begins inside a document. A column within a row is also listed where steps
             of another length than the window's are joined there.
         """
-        return self.origins.starts
+        return self._starts.starts
+
+    def origins(self) -> list[Piece]:
+        """Which documents the rows consist of: pieces by row and column, each of one document. Rows are numbered as
+        those of the global batch. Padding is in none.
+
+        Computed when called, from the index and from how many tokens the documents of the row groups concerned have:
+        these are read again, which also works when the loader has gone on or was closed.
+
+        Raises:
+            ConfigError: the batch was pickled, as those of other processes are; says what to do.
+            StorageError, DataError: a row group cannot be read, or is not what it was.
+        """
+        return self._origins()
 
     def documents(self, columns: int | None = None) -> Documents:
         """The documents of the rows, for `Documents.position_ids`, ``document_ids``, ``cu_seqlens`` and ``max_seqlen``.

@@ -8,25 +8,28 @@ checkpoint ◄──────────────────────
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .batch import Batch
+from .batch import Batch, Piece
 from .checkpoint import open_checkpoint, read_state, seal_checkpoint
 from .engine.config import CAUSES, Counters, EngineConfig
 from .engine.engine import Engine
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
+from .notebooks import html_table
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
-from .order.order import Order
+from .order.order import Order, lane_range
 from .remarks import remarks
 from .runfile import read_run
-from .runs import MixtureRun, run_of
+from .runs import MixtureRun, Step, run_of
 from .sets import Component
 from .storage.opening import Source
 
@@ -168,7 +171,8 @@ class ParquetLoader:
             weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
             lengths=rows.lengths,
             sources=rows.sources,
-            origins=rows.origins,
+            _starts=rows.origins,
+            _origins=_Origins(_origins_of, rows.step, self._options),
         )
 
     def __len__(self) -> int:
@@ -461,6 +465,58 @@ class ParquetLoader:
             f"{given.world_size}, {holds}, epoch {self.epoch}, position {self._run.progress.position:,})"
         )
 
+    def _repr_html_(self) -> str:
+        given, run = self._options, self._run
+        sets = run.sets if isinstance(run, MixtureRun) else {"": run.set}
+        drawn = run.stats() if isinstance(run, MixtureRun) else {}
+        rows = []
+        for name, opened in sets.items():
+            order, index = opened.config.order, opened.config.index
+            of = (f"{drawn[name]['tokens']:,}", f"{drawn[name]['epochs']:.3f}") if name in drawn else ()
+            rows.append((name or index.column, order.total, len(index), order.window, *of))
+        headers = ["source" if drawn else "column", "tokens", "row groups", "window"]
+        if drawn:
+            headers += ["drawn", "epochs"]
+        what = f"{len(sets):,} sources" if drawn else self._config.storage.root
+        table = html_table(f"ParquetLoader of {what}", rows, headers=headers)
+        place = f"rank {given.rank} of {given.world_size:,}, {given.lanes_of_rank:,} of {given.lanes:,} rows of a batch"
+        where = f"epoch {self.epoch}, position {run.progress.position:,}{', closed' if self._closed else ''}"
+        return f"{table}<p>{given.seq_len:,} tokens a row; {place}; {where}</p>"
+
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
+
+
+def _origins_of(step: tuple[Any, Any, Any], options: LoaderOptions) -> list[Piece]:
+    from .insight.trace import origins_of
+
+    rows = lane_range(options.rank, options.world_size, options.lanes)
+    return origins_of(Step(*step, options), *rows)
+
+
+class _Origins(functools.partial[list[Piece]]):
+    """What `Batch.origins` calls, made for each batch. One that is pickled does not take the index along."""
+
+    def __deepcopy__(self, _: object) -> _Origins:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        (progress, *_), options = self.args
+        return _NoOrigins, (progress.rows_before(progress.position), options.rank, options.world_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoOrigins:
+    """The same of a batch that was pickled."""
+
+    step: int
+    rank: int
+    world_size: int
+
+    def __call__(self) -> list[Piece]:
+        raise ConfigError(
+            "this batch was pickled, and its origins need the index and the files, which it does not bring along: "
+            "where the loader can be made, use parquet_loader.insight.which(open_run(source, options, batch.state), "
+            f"{self.step}, rank={self.rank}, world_size={self.world_size})"
+        )

@@ -29,6 +29,7 @@ __all__ = [
     "LoaderKeywords",
     "LoaderOptions",
     "Weights",
+    "all_cores",
     "boolean",
     "check_type",
     "integer",
@@ -201,10 +202,15 @@ def _token_dtype(dtype: object) -> np.dtype[np.integer]:
     return found  # type: ignore[no-any-return]
 
 
+def all_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def spare_cores() -> int:
     """Threads that may decode where it is worth it: as many as leave a core to the consumer, from 1 to 4."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_MAX_DEFAULT_THREADS, cores - 1))  # with none left over, a batch may have to wait for a core
+    # With none left over, a batch may have to wait for a core.
+    return max(1, min(_MAX_DEFAULT_THREADS, all_cores() - 1))
 
 
 def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:

@@ -45,16 +45,39 @@ from .storage.opening import Source
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "run_of", "windows_of"]
+__all__ = ["MixtureRun", "Rows", "Run", "SetRun", "Step", "run_of", "windows_of"]
 
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
 
+class Step(NamedTuple):
+    """A step of a run, and what it is taken from: enough to tell which documents its rows consist of.
+
+    Attributes:
+        progress: before it.
+        configs: of all that its rows may be of, by name, for whatever lanes.
+        plan: of a mixture.
+        options: of the loader.
+    """
+
+    progress: Progress
+    configs: Mapping[str, EngineConfig]
+    plan: MixturePlan | None
+    options: LoaderOptions
+
+
 class Rows(NamedTuple):
-    """One row of every lane of this rank; see `Batch` for all but `origins`, which tell what the rows consist of."""
+    """One row of every lane of this rank.
+
+    Attributes:
+        origins: where documents begin in them.
+        step: the fields of a `Step` but its options: there is a batch of this several thousand times a second.
+        tokens, lengths, sources: see `Batch`.
+    """
 
     tokens: TokenArray
     origins: Origins | Picked
+    step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
 
@@ -95,6 +118,15 @@ class Run:
 
         Raises:
             ConfigError: it is.
+        """
+        raise NotImplementedError
+
+    def config_of(self, name: str) -> EngineConfig:
+        """What an engine needs of a source, which is opened if it was not; `ONLY` is the name of a set alone.
+
+        Raises:
+            ConfigError: there is no such source.
+            StorageError, DataError: as `ParquetLoader`.
         """
         raise NotImplementedError
 
@@ -242,6 +274,7 @@ class SetRun(Run):
         """Run on a set."""
         self.set = opened
         self.order = opened.config.order
+        self._configs = {ONLY: opened.config}
         self._texts = None
         self.finish = None
         if self.options.epochs is not None:
@@ -258,7 +291,13 @@ class SetRun(Run):
     @property
     def configs(self) -> dict[str, EngineConfig]:
         """See `Run`."""
-        return {ONLY: self.set.config}
+        return self._configs
+
+    def config_of(self, name: str) -> EngineConfig:
+        """See `Run`."""
+        if name not in self._configs:
+            raise ConfigError(f"the run is of one set: there is no source {name!r}")
+        return self._configs[name]
 
     def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
         """See `Run`."""
@@ -310,8 +349,9 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
-        return Rows(tokens, Origins(taken, len(tokens)), lengths=lengths)
+        return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -390,6 +430,7 @@ class MixtureRun(Run):
         self._sets: dict[str, OpenSet | ParquetLoaderError] = {}
         self._former: dict[str, Mapping[str, Any]] = {}  # what a state has told of sources
         self._mixer: Mixer | None = None
+        self._configs: dict[str, EngineConfig] = {}  # that it was made with
         self._reweighted = False  # since the engine was made, whose threads know nothing of it
         schedule = self._schedule(options.weights)
         last = {name for name, _ in schedule[-1][1]}
@@ -479,7 +520,11 @@ class MixtureRun(Run):
         """The sources that are open, by name."""
         return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
 
-    def _needed(self, progress: MixtureProgress) -> list[str]:
+    def config_of(self, name: str) -> EngineConfig:
+        """See `Run`."""
+        return self._open(name).config
+
+    def needed(self, progress: MixtureProgress) -> list[str]:
         """The sources that are drawn from now on, by name."""
         with contextlib.suppress(SourceExhaustedError):  # whoever comes there is told
             progress = progress.entered(self.plan)
@@ -494,7 +539,7 @@ class MixtureRun(Run):
     def configs(self) -> dict[str, EngineConfig]:
         """See `Run`. Without sources of an earlier stage that are gone: whoever takes rows there is told."""
         found = {}
-        for name in self._needed(self.progress):
+        for name in self.needed(self.progress):
             if not isinstance(self._sets.get(name), ParquetLoaderError):
                 found[name] = self._open(name).config
         return found
@@ -528,12 +573,12 @@ class MixtureRun(Run):
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
             # One that is not open could not be, which a stage that is over does not mind.
-            configs = {name: self._open(name).config for name in self._needed(progress)}
-            self._mixer = Mixer(configs, progress, self.plan, names=self.names, counters=self.counters)
+            self._configs = {name: self._open(name).config for name in self.needed(progress)}
+            self._mixer = Mixer(self._configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, sources=sources)
+        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -637,7 +682,7 @@ class MixtureRun(Run):
             raise CheckpointDamagedError(f"the state says nothing of {', '.join(map(repr, untold))}, drawn from before")
         self._check_past(progress)
         # What only `reweight` had brought in is opened now.
-        further = {name: self._open(name) for name in self._needed(progress) if name not in self.sets}
+        further = {name: self._open(name) for name in self.needed(progress) if name not in self.sets}
         self._check_identities(state, further, sources)
         self._sets.update({name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources})
         if further:

@@ -68,7 +68,7 @@ def metadata(wheel: Path) -> email.message.Message:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    ours = [path for path in (ROOT / "parquet_loader").rglob("*") if path.suffix == ".py" or path.name == "py.typed"]
+    ours = [path for path in (ROOT / "parquet_loader").rglob("*") if path.suffix in {".py", ".typed", ".css", ".html"}]
     assert names == {str(path.relative_to(ROOT)) for path in ours}
 
 

@@ -1,7 +1,4 @@
-"""``parquet-loader``: what is in a set, what a run will do, what a step saw; and indexes.
-
-``python -m parquet_loader`` is the same command.
-"""
+"""``parquet-loader``, which is also ``python -m parquet_loader``: one subcommand for each module here."""
 
 from __future__ import annotations
 
@@ -11,13 +8,22 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import index
+from . import check, checkpoint, index, inspect, report, show, which
 
 __all__ = ["main"]
 
-_COMMANDS = (index,)
+_COMMANDS = (inspect, which, show, check, checkpoint, report, index)
+
+_DESCRIPTION = """\
+What is in a tokenized set, what a run will do, and what each of its steps saw:
+all from the index, without training.
+"""
 
 _STATUS = """\
+Each command has a --help of its own, with an example, and --json for programs.
+Runs are described in a TOML file (--run), or by the options of ParquetLoader.
+
+
 exit status:
   0  done, and all is well
   1  done, and something is wrong: damage was found, a resume would be refused, a document is not there
@@ -28,7 +34,10 @@ exit status:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="parquet-loader", description=__doc__, epilog=_STATUS, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="parquet-loader",
+        description=_DESCRIPTION,
+        epilog=_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in _COMMANDS:

@@ -30,7 +30,7 @@ from .cost import required_together
 from .engine import Engine
 from .pack import Origins
 
-__all__ = ["Mixer", "Picked", "demand", "mixture_bytes", "sheets_bytes"]
+__all__ = ["Block", "Mixer", "Picked", "demand", "mixture_bytes", "sheets_bytes"]
 
 _SHEETS = APART + 1
 
@@ -141,8 +141,12 @@ class _Part:
     before: IntArray
     seq_len: int
 
-    def positions(self, ordinal: int) -> IntArray:
-        """Where the lanes' rows with an ordinal in the block begin; of lanes that have had it, where the next does."""
+    def positions(self, ordinal: int | IntArray) -> IntArray:
+        """Where the lanes' rows with an ordinal in the block begin; of lanes that have had it, where the next does.
+
+        Args:
+            ordinal: of all lanes, or of each, shape ``(lanes,)``.
+        """
         ahead: IntArray = np.maximum(0, ordinal - self.before)
         return self.begins + ahead * self.seq_len
 
@@ -155,7 +159,7 @@ class _Part:
         return np.where(had, positions, np.iinfo(np.int64).max)
 
 
-class _Block:
+class Block:
     """A block of a mixture, for a rank's lanes: which rows are of which source, and which sheets they are from."""
 
     def __init__(self, progress: MixtureProgress, plan: MixturePlan, first: int, last: int) -> None:
@@ -231,7 +235,7 @@ class Mixer:
             reserved_bytes=sheets_bytes(configs, columns),
             names=list(sources),
         )
-        self._block: _Block | None = None
+        self._block: Block | None = None
         # By source and ordinal in the block: the sheet, or -1; what it consists of; and its last row.
         self._made: IntArray = np.empty(0, np.int64)
         self._origins: dict[int, Origins] = {}
@@ -246,7 +250,7 @@ class Mixer:
         block = self._block
         if block is None or block.number != progress.block:
             assert not self._origins
-            self._block = block = _Block(progress, self._plan, self._first, self._last)
+            self._block = block = Block(progress, self._plan, self._first, self._last)
             self._following = list(block.firsts)
             self._block_names = np.array([self._names[name] for name, _ in block.quotas], np.int32)
             self._last_rows = block.sheet_rows(last=True)
@@ -271,7 +275,7 @@ class Mixer:
             for name, place in self._places.items()
         }
 
-    def _make(self, block: _Block, wanted: int) -> None:
+    def _make(self, block: Block, wanted: int) -> None:
         """Make a source's sheets up to one."""
         place, last = divmod(wanted, BLOCK)
         part = block.parts[place]
@@ -327,14 +331,14 @@ def demand(
         except SourceExhaustedError:
             return  # whoever comes there is told
         needed: list[tuple[int, int, int, Window]] = []
-        block: _Block | None = None
+        block: Block | None = None
         for place, (name, quota) in enumerate(progress.quotas):
             if name in windows:  # most blocks need no further window, and no closer look
                 had = np.max(progress.begins(name, plan.lattice, first, last))
                 if had + quota * progress.seq_len + plan.overlap <= windows[name].begins.min():
                     continue
             if block is None:
-                block = _Block(progress, plan, first, last)
+                block = Block(progress, plan, first, last)
                 first_rows = block.sheet_rows(last=False)
             part, ordinal = block.parts[place], block.firsts[place]
             if name not in windows:

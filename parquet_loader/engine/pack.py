@@ -25,7 +25,7 @@ from ..blocks import IntArray, TokenArray
 from ..order.order import StepBlocks
 from .slices import Slices, Spans
 
-__all__ = ["Origins", "Packer", "Taken", "WindowCursor", "WindowSlices", "document_starts"]
+__all__ = ["EqualRows", "Origins", "Packer", "Taken", "WindowCursor", "WindowSlices", "document_starts", "equal_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -183,7 +183,7 @@ class WindowCursor:
         self._used_bytes = 0
 
 
-class _Group(NamedTuple):
+class EqualRows(NamedTuple):
     """Rows that begin and end at the same positions.
 
     Attributes:
@@ -272,14 +272,14 @@ class Packer:
         stops: IntArray | int
         if ends is None and isinstance(positions, int):  # as nearly always
             stops = positions + length
-            groups = [_Group(None, positions, stops)]
+            groups = [EqualRows(None, positions, stops)]
         else:
             positions = np.broadcast_to(np.asarray(positions), self._lanes)
             stops = positions + length
             if ends is not None:
                 out[:] = 0
                 stops = np.minimum(stops, ends)
-            groups = _groups(positions, stops)
+            groups = equal_rows(positions, stops)
         taken: list[Taken] = []
         filled = 0
         if self._tail is not None:
@@ -330,13 +330,13 @@ class Packer:
         return out, taken
 
 
-def _groups(positions: IntArray, stops: IntArray) -> list[_Group]:
+def equal_rows(positions: IntArray, stops: IntArray) -> list[EqualRows]:
     """Rows by where they begin and end; empty ones are left out."""
     if (positions == positions[0]).all() and (stops == stops[0]).all():
-        return [_Group(None, int(positions[0]), int(stops[0]))]
+        return [EqualRows(None, int(positions[0]), int(stops[0]))]
     pairs, inverse = np.unique(np.stack([positions, stops]), axis=1, return_inverse=True)
     found = enumerate(zip(*pairs.tolist(), strict=True))
-    return [_Group((inverse == place).nonzero()[0], low, high) for place, (low, high) in found if low < high]
+    return [EqualRows((inverse == place).nonzero()[0], low, high) for place, (low, high) in found if low < high]
 
 
 def _copy(out: TokenArray, window: WindowSlices, lanes: IntArray | None, *, column: int, text: int, tokens: int) -> int:

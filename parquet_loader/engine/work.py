@@ -29,7 +29,7 @@ from .config import EngineConfig
 from .plan import TaskPlan, WindowPlan
 from .slices import Band, Slices, Spans, cut_band
 
-__all__ = ["FileRead", "Hold", "Results", "SourceWork", "TaskWork", "WindowWork", "run_task"]
+__all__ = ["FileRead", "Hold", "Results", "SourceWork", "TaskWork", "WindowWork", "read_chunks", "run_task"]
 
 # Holds so many bytes more than a row group's task was admitted with; see `Reserve.hold`.
 Hold = Callable[[int, ColumnChunk], contextlib.AbstractContextManager[None]]
@@ -239,13 +239,13 @@ def run_task(
     Returns:
         (tokens that were decoded, row groups that fell back).
     """
-    raws = _read(source.storage, task, stop)
+    raws = read_chunks(source.storage, task, stop)
     fetched()
     with decoders:
         return _Run(source, window, task, results, hold).decode(raws)
 
 
-def _read(storage: Storage, task: TaskWork, stop: threading.Event | None) -> list[memoryview]:
+def read_chunks(storage: Storage, task: TaskWork, stop: threading.Event | None) -> list[memoryview]:
     """The row groups' bytes."""
     raws = [memoryview(b"")] * len(task.chunks)
     for read in task.reads:

@@ -20,7 +20,7 @@ from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
 from .index import DatasetIndex, assemble
 
-__all__ = ["build_index", "index_storage"]
+__all__ = ["build_index", "choose_column", "index_storage"]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 Progress = Callable[[int, int], None]
@@ -116,7 +116,7 @@ def index_storage(
     if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
         raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
     root = storage.root if storage.is_remote else ""
-    index = assemble(files, whole, _choose_column(files, whole, column), root)
+    index = assemble(files, whole, choose_column(files, whole, column), root)
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index
@@ -172,7 +172,7 @@ def _common_columns(entries: Sequence[FileEntry]) -> set[str]:
     return set.intersection(*(set(entry.columns) for entry in entries))
 
 
-def _choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None) -> str:
+def choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None) -> str:
     """The one column that every file has; says which files differ where there is none."""
     common = _common_columns(entries)
     if column is not None:

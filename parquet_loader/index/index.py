@@ -29,6 +29,7 @@ from ..blocks import IntArray
 from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from ..errors import ConfigError, PathNotFoundError, StorageError
 from ..formats.base import ENTRY_ARRAYS, MAX_SLOTS, ColumnChunk, ColumnLayout, FileEntry, impossible_numbers
+from ..notebooks import html_table
 from ..storage.atomic import write_atomically
 from ..storage.base import FileInfo
 
@@ -103,6 +104,25 @@ class DatasetIndex:
             f"DatasetIndex({len(self.files):,} files, {len(self):,} row groups, {int(self.rows.sum()):,} documents, "
             f"{self.total_tokens:,} tokens in {self.column!r})"
         )
+
+    def _repr_html_(self) -> str:
+        tokens, documents = self.total_tokens, int(self.rows.sum())
+        held = int(self.length.sum())
+        rows: list[tuple[str, object]] = [
+            ("column", self.column),
+            ("files", len(self.files)),
+            ("row groups", len(self)),
+            ("documents", documents),
+            ("tokens", tokens),
+        ]
+        if tokens:
+            median, largest = int(np.median(self.tokens)), int(self.tokens.max())
+            rows += [
+                ("tokens of a document", f"{tokens / max(1, documents):,.1f} in the mean"),
+                ("tokens of a row group", f"{median:,} in the median, {largest:,} at most"),
+                ("bytes a token", f"{held / tokens:.2f}, compressed"),
+            ]
+        return html_table("DatasetIndex", rows, notes=self.remarks())
 
     @property
     def total_tokens(self) -> int:

@@ -134,6 +134,10 @@ class StepBlocks:
                 found.append((start, text, stop - start))
         return found
 
+    def inverse(self) -> StepBlocks:
+        """The same from text to positions: which position delivers a text."""
+        return StepBlocks(length=self.length, first=self.first, texts=self.first + np.argsort(self.texts))
+
 
 def slice_starts(before: int, after: int, lanes: int, first: int, last: int) -> IntArray:
     """Where the slices of lanes ``first`` to ``last`` begin in a window that takes a run from C to C' tokens.
@@ -261,19 +265,28 @@ class Order:
 
     def windows(self, position: int, lane: int) -> Iterator[Window]:
         """The run's windows without end, from the first that holds ``lane``'s token number ``position``."""
-        total = self.total
         # Lane i has received (C + i) // B tokens at C: its token p comes in the window where C + i reaches (p + 1) B.
         needed = (position + 1) * self.lanes - lane
-        epoch, within = divmod(needed - 1, total)
+        epoch, within = divmod(needed - 1, self.total)
         while True:
             order = self.group_order(epoch)
             ends = np.cumsum(self.group_tokens[order])
             first = int(np.searchsorted(ends, within, side="right")) // self.window
             for number in range(first, -(-len(order) // self.window)):
-                groups = order[number * self.window : (number + 1) * self.window]
-                before = int(ends[number * self.window - 1]) if number else 0
-                offsets = np.zeros(len(groups) + 1, np.int64)
-                np.cumsum(self.group_tokens[groups], out=offsets[1:])
-                yield Window(epoch=epoch, number=number, groups=groups, offsets=offsets, before=epoch * total + before)
+                yield self._window(epoch, number, order, ends)
             epoch += 1
             within = 0
+
+    def window_of(self, group: int, epoch: int) -> Window:
+        """The window that a row group, by its number in the index, is in in an epoch."""
+        order = self.group_order(epoch)
+        place = int((order == group).argmax())
+        return self._window(epoch, place // self.window, order, np.cumsum(self.group_tokens[order]))
+
+    def _window(self, epoch: int, number: int, order: IntArray, ends: IntArray) -> Window:
+        """A window of an epoch with this order of row groups, which end there in it."""
+        groups = order[number * self.window : (number + 1) * self.window]
+        before = int(ends[number * self.window - 1]) if number else 0
+        offsets = np.zeros(len(groups) + 1, np.int64)
+        np.cumsum(self.group_tokens[groups], out=offsets[1:])
+        return Window(epoch=epoch, number=number, groups=groups, offsets=offsets, before=epoch * self.total + before)

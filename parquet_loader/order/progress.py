@@ -56,6 +56,10 @@ class Progress:
         """Tokens of a row, from here on."""
         return self.lengths[-1][1]
 
+    def length_at(self, position: int) -> int:
+        """The tokens of the row that begins at a position, an earlier or a later one."""
+        return next(seq_len for begin, seq_len in reversed(self.lengths) if begin <= position)
+
     def rows_before(self, position: int) -> int:
         """How many rows a lane had had at a position, which is this one or an earlier one."""
         borders = [*(begin for begin, _ in self.lengths if begin < position), position]

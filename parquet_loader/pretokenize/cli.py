@@ -70,6 +70,13 @@ def build_parser() -> argparse.ArgumentParser:
     reading("--revision", metavar="NAME", help="a branch, tag or commit of it")
     reading("--text-column", default="text", metavar="NAME", help="field or column that holds the text")
     reading("--text-unit", choices=get_args(TextUnit), default="line", help="what is one document in a .txt")
+    reading(
+        "--keep-columns",
+        type=_names,
+        default=(),
+        metavar="NAME,...",
+        help="other fields or columns of the documents, to be written beside their tokens",
+    )
     reading("--max-docs", type=int, metavar="N", help="stop after N documents")
     reading(
         "--on-bad-record", choices=("raise", "skip"), default="raise", help="invalid JSON, no field, wrong type, ..."
@@ -111,6 +118,10 @@ def build_parser() -> argparse.ArgumentParser:
     running("--storage-options", default="{}", metavar="JSON", help="options of the fsspec filesystem, for URLs")
     running("--verify", action="store_true", help="read the set again at the end and show some documents")
     return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def parse_options(argv: Sequence[str] | None = None) -> PretokenizeOptions:

@@ -14,7 +14,7 @@ from .sources.base import DEFAULT_MAX_RECORD_BYTES, Source
 from .sources.files import TextUnit
 from .sources.registry import PRESETS, SOURCE_OPTIONS, SourceOptions, open_source, sources_using
 from .tokenizers.base import EngineName
-from .write.writer import MAX_ROW_GROUP_TOKENS
+from .write.writer import MAX_ROW_GROUP_TOKENS, TOKEN_COLUMN
 
 __all__ = [
     "DEFAULT_BATCH_BYTES",
@@ -69,6 +69,8 @@ class PretokenizeOptions:
         revision: a branch, tag or commit of it.
         text_column: the JSON field or the Parquet or CSV column with the text.
         text_unit: whether a line of a ``.txt`` is a document (``"line"``), a ``"paragraph"``, or the whole ``"file"``.
+        keep_columns: other fields or columns of the documents, which are written beside their tokens;
+            ``"parent.child"`` within an object or a struct.
         append_eos: end every document with the tokenizer's end-of-document token.
         eos_token: that token; None to find it.
         row_group_tokens: tokens of a row group, about.
@@ -103,6 +105,7 @@ class PretokenizeOptions:
     revision: str | None = None
     text_column: str = "text"
     text_unit: TextUnit = "line"
+    keep_columns: tuple[str, ...] = ()
     append_eos: bool = False
     eos_token: str | None = None
     row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
@@ -127,6 +130,13 @@ class PretokenizeOptions:
     def __post_init__(self) -> None:
         if isinstance(cast("object", self.inputs), str):
             raise ConfigError(f"inputs must be a sequence of paths, got {Location(cast('str', self.inputs))!r}.")
+        if isinstance(cast("object", self.keep_columns), str):
+            raise ConfigError(f"keep_columns must be a sequence of names, got {self.keep_columns!r}.")
+        object.__setattr__(self, "keep_columns", tuple(self.keep_columns))
+        for name in self.keep_columns:
+            if name in ("", TOKEN_COLUMN) or self.keep_columns.count(name) > 1:
+                problem = {"": "is no name", TOKEN_COLUMN: "is what the column of tokens is called"}
+                raise ConfigError(f"keep_columns: {name!r} {problem.get(name, 'is there twice')}. Omit it.")
         # From here on, showing or storing one of these shows no secret.
         object.__setattr__(self, "inputs", tuple(map(Location, self.inputs)))
         object.__setattr__(self, "output", Location(self.output))

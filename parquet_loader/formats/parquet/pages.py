@@ -48,12 +48,15 @@ except ImportError:
 
 
 __all__ = [
+    "DATA_PAGE_V2",
     "DICTIONARY",
+    "ENCODING_NAMES",
     "PLAIN",
     "SLOW_CODECS",
     "Body",
     "NotSupported",
     "Page",
+    "crc32",
     "open_page",
     "plan_pages",
     "stored_body",
@@ -66,7 +69,14 @@ __all__ = [
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY, BYTE_STREAM_SPLIT = 0, 2, 3, 5, 8, 9
 DICTIONARY = (PLAIN_DICTIONARY, RLE_DICTIONARY)
-ENCODINGS = (PLAIN, *DICTIONARY, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT)
+ENCODING_NAMES = {
+    PLAIN: "plain",
+    PLAIN_DICTIONARY: "dictionary",
+    RLE_DICTIONARY: "dictionary",
+    DELTA_BINARY_PACKED: "delta",
+    BYTE_STREAM_SPLIT: "byte stream split",
+}
+ENCODINGS = tuple(ENCODING_NAMES)
 
 _ROUNDS = 16  # pages of a chunk: those of small row groups are few
 _MANY = 16  # chunks from which on headers are read faster all at once

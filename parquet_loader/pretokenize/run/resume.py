@@ -14,6 +14,7 @@ from ...errors import ConfigError, DataError
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
 from ..sources.base import Source
+from ..sources.columns import kept_schema
 from ..tokenizers.base import Tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
@@ -28,6 +29,7 @@ def fingerprint_of(
     source: Source, tokenizer: Tokenizer, options: PretokenizeOptions, seen_before: Digests
 ) -> dict[str, object]:
     """All that the result depends on. What only changes the speed, workers or batches, is no part of it."""
+    kept = kept_schema(source.kept_types(), options.keep_columns)
     return {
         "version": _FINGERPRINT_VERSION,
         "source": source.fingerprint(),
@@ -43,6 +45,8 @@ def fingerprint_of(
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
         "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
+        # Sets that were written before there was this option have no such key.
+        **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
     }
 
 

@@ -7,6 +7,7 @@ source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> Set
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,12 +15,13 @@ from itertools import islice
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...errors import ConfigError, PretokenizeWarning
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests, SeenFile, SeenHashes, as_digests, digest_function
 from ..select.ledger import Document, Ledger
 from ..select.selection import Dedup, Drops, Selection
 from ..sources.base import Source
+from ..sources.columns import columns_table, kept_schema
 from ..tokenizers.base import TokenBatch, Tokenizer, refuse_control_ids
 from ..tokenizers.workers import Encode, ahead, encoders, in_order
 from ..write.folder import OutputFolder
@@ -66,6 +68,7 @@ def encoding_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> Encoding:
         dtype=tokenizer.info.dtype.name,
         tokenizer=tokenizer.info,
         eos_appended=options.append_eos and tokenizer.info.eos_id is not None,
+        kept_columns=options.keep_columns,
     )
 
 
@@ -160,10 +163,12 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         text_bytes=journal.position.text_bytes,
         earlier_bytes=journal.position.text_bytes,
     )
+    finished_before = done.documents
     if job.progress is not None and done.documents:
         job.progress(done)
 
     info = job.tokenizer.info
+    kept = kept_schema(source.kept_types(), options.keep_columns)
 
     def encode_with(batch: TextBatch, encode: Encode) -> TokenBatch:
         texts = [each.record.text for each in batch.documents]
@@ -182,6 +187,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             row_group_tokens=options.row_group_tokens,
             file_tokens=options.file_tokens,
             finished=journal.parts,
+            kept=kept,
             on_group=ledger.take,
             on_shard=commit,
         ) as writer,
@@ -191,7 +197,8 @@ def write_shards(job: Job, journal: Journal) -> Journal:
     ):
         for batch, tokens in encoded:
             ledger.add(batch.documents, tokens.lost)
-            writer.add(tokens)
+            columns = [(each.record.columns, each.record.origin) for each in batch.documents] if len(kept) else []
+            writer.add(tokens, columns_table(columns, kept) if columns else None)
             done = replace(
                 done,
                 documents=done.documents + len(tokens.lengths),
@@ -208,6 +215,13 @@ def write_shards(job: Job, journal: Journal) -> Journal:
                 f"{left_out.bad:,} bad records were left out."
             )
         writer.complete(may_be_empty=options.world_size > 1)  # there may be more ranks than files
+    if writer.without_value and done.documents > finished_before:
+        warnings.warn(
+            f"keep_columns: {', '.join(map(repr, sorted(writer.without_value)))} is null in every document that was "
+            f"written now. If the input holds it under another name, give that and overwrite=True.",
+            PretokenizeWarning,
+            stacklevel=2,
+        )
     position = ledger.position
     if options.max_docs is None or position.documents < options.max_docs:
         position = replace(position, skipped=selection.skipped)  # also what came after the last document

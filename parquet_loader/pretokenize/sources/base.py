@@ -11,9 +11,9 @@ that it has kept:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...errors import DataError
 
@@ -33,11 +33,13 @@ class Record:
         text: the document.
         origin: where it was read, for messages: ``file:line``, ``file: row n``, or the file alone.
         cursor: the position right after it.
+        columns: the values of ``keep_columns``, in that order; empty where it has none of them.
     """
 
     text: str
     origin: str
     cursor: Cursor = field(default=(), compare=False)
+    columns: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,10 @@ class Source(ABC):
     @abstractmethod
     def fingerprint(self) -> dict[str, object]:
         """What the records depend on, as plain JSON values: other values mean other records."""
+
+    def kept_types(self) -> Mapping[str, Any]:
+        """The Arrow types of the columns that records carry, by their names."""
+        return {}
 
     def fraction(self, cursor: Cursor) -> float | None:
         """About how much of the whole lies before the cursor, from 0 to 1, or None where that is not known."""

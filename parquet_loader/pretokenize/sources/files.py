@@ -16,18 +16,20 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from typing import IO, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...errors import DataError, StorageError
+from ...errors import ConfigError, DataError, StorageError
 from .base import DEFAULT_MAX_RECORD_BYTES, BadRecord, Cursor, Record, Source, too_long
+from .columns import as_text, cast, column_path, lookup, stored_type, text_types
 from .compression import BUFFER_BYTES, opened
 from .find import InputFile
 
@@ -36,7 +38,7 @@ try:
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-__all__ = ["FileSource", "TextUnit"]
+__all__ = ["FileSource", "TextUnit", "types_in_files"]
 
 TextUnit = Literal["line", "file", "paragraph"]
 
@@ -60,6 +62,7 @@ class FileSource(Source):
         skipped: names of files that were passed over when these were found, for the summary.
         max_record_bytes: the most bytes that are held for one record, a line or a row of several; a longer one is bad.
             A value of a Parquet file is not looked at here, since Parquet's pages are read whole in any case.
+        keep: the columns that records carry, and their Arrow types; see `types_in_files`.
     """
 
     files: tuple[InputFile, ...]
@@ -67,6 +70,7 @@ class FileSource(Source):
     text_unit: TextUnit = "line"
     skipped: tuple[str, ...] = ()
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+    keep: Mapping[str, Any] = field(default_factory=dict)
 
     def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
         """Every record of every file, in order.
@@ -88,6 +92,10 @@ class FileSource(Source):
         files = [{"name": each.name, "size_bytes": each.size_bytes, "version": each.version} for each in self.files]
         kinds = sorted({each.kind for each in self.files})
         return {"kinds": kinds, "text_column": self.text_column, "text_unit": self.text_unit, "files": files}
+
+    def kept_types(self) -> Mapping[str, Any]:
+        """See `Source`."""
+        return self.keep
 
     def shard(self, rank: int, world_size: int) -> FileSource:
         """One rank's share: consecutive whole files, in order, of about as many bytes as every other rank's.
@@ -115,16 +123,49 @@ class FileSource(Source):
         file = self.files[at]
         start = _Start(file, at, position, lines, self.max_record_bytes)
         if file.kind == "parquet":
-            return _parquet_records(file, at, self.text_column, position)
+            return _parquet_records(file, at, self.text_column, position, self.keep)
         if file.kind == "json":
-            return _json_records(start, self.text_column)
+            return _json_records(start, self.text_column, tuple(self.keep))
         if file.kind == "csv":
-            return _csv_records(start, self.text_column)
+            return _csv_records(start, self.text_column, tuple(self.keep))
         if self.text_unit == "line":
             return _line_records(start)
         if self.text_unit == "paragraph":
             return _paragraph_records(start)
         return iter(()) if position else _whole_file_record(start)
+
+
+def types_in_files(files: Sequence[InputFile], names: Sequence[str]) -> dict[str, Any]:
+    """The types of columns to keep: of Parquet files that of the first one that has the column, else text.
+
+    Raises:
+        ConfigError: no file has one of them, as far as can be told without reading documents.
+    """
+    if not names or any(file.kind != "parquet" for file in files):
+        return text_types(names)
+    found: dict[str, Any] = {}
+    untyped: set[str] = set()
+    for file in files:
+        with file.filesystem.open(file.path, "rb") as stream:
+            try:
+                schema = pq.read_schema(stream)
+            except (pa.ArrowException, OSError):
+                continue  # whoever reads its documents is told
+        for name in names:
+            _, fields = column_path(schema, name)
+            if len(fields) == 1 and pa.types.is_null(fields[0].type):
+                untyped.add(name)
+            elif len(fields) == 1:
+                found.setdefault(name, stored_type(fields[0].type))
+        if len(found) == len(names):
+            break
+    for name in names:
+        if name not in found and name not in untyped:
+            raise ConfigError(
+                f"keep_columns: none of the {len(files):,} files has a column {name!r}; {file.name} has "
+                f"{', '.join(repr(each.name) for each in schema)}."
+            )
+    return {name: found.get(name, pa.string()) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +287,7 @@ def _whole_file_record(start: _Start) -> Iterator[Record | BadRecord]:
         yield BadRecord(error=_invalid_utf8(error, f"{name}:{line}"), cursor=cursor)
 
 
-def _json_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
+def _json_records(start: _Start, column: str, keep: Sequence[str]) -> Iterator[Record | BadRecord]:
     name, at, offset, number, most = start.file.name, start.at, start.offset, start.number, start.most
     with start.opened() as stream:
         for raw in _raw_lines(stream, most):
@@ -256,22 +297,28 @@ def _json_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
             if size > most:
                 yield BadRecord(error=too_long("the line", size, most, origin), cursor=cursor)
                 continue
-            text = _json_text_at_once(raw, column)
-            if text is not None:
-                yield Record(text=text, origin=origin, cursor=cursor)
+            at_once = _json_at_once(raw, column, keep)
+            if at_once is not None:
+                text, values = at_once
+                columns = tuple(map(as_text, values, repeat(origin), keep)) if keep else ()
+                yield Record(text=text, origin=origin, cursor=cursor, columns=columns)
                 continue
             line = _line(raw, begin, origin, cursor)
             if isinstance(line, BadRecord):
                 yield line
             elif line.text.strip():
                 try:
-                    yield Record(text=_json_text(line, column), origin=origin, cursor=cursor)
+                    value = _json_object(line, column)
+                    text = _json_text(value, line, column)
+                    columns = tuple(as_text(lookup(value, name), origin, name) for name in keep)
                 except DataError as error:
                     yield BadRecord(error=error, cursor=cursor)
+                else:
+                    yield Record(text=text, origin=origin, cursor=cursor, columns=columns)
 
 
-def _json_text_at_once(raw: bytes, column: str) -> str | None:
-    """What `_json_text` gives for nearly every line, several times as fast; None for the others."""
+def _json_at_once(raw: bytes, column: str, keep: Sequence[str]) -> tuple[str, list[Any]] | None:
+    """The text and other fields of nearly every line, several times as fast; None for the others."""
     if orjson is None:
         return None
     try:
@@ -279,7 +326,15 @@ def _json_text_at_once(raw: bytes, column: str) -> str | None:
     except ValueError:  # it does not take NaN, infinity, half of a surrogate pair or a byte order mark
         return None
     text = value.get(column) if type(value) is dict else None
-    return text if type(text) is str and not _is_deep(raw, value) else None
+    if type(text) is not str or _is_deep(raw, value):
+        return None
+    values = [lookup(value, name) for name in keep]
+    return (text, values) if all(map(_is_alike, values)) else None
+
+
+def _is_alike(value: object) -> bool:
+    """Whether both readers of JSON give this value: to orjson an integer of more than 64 bits is a float."""
+    return not isinstance(value, (dict, list)) and (type(value) is not float or abs(value) < 1 << 63)
 
 
 def _is_deep(line: bytes | str, value: object) -> bool:
@@ -320,7 +375,7 @@ def _json_value(line: str) -> object:
     return value
 
 
-def _json_text(line: _Line, column: str) -> str:
+def _json_object(line: _Line, column: str) -> dict[str, Any]:
     try:
         value = _json_value(line.text)
     except ValueError as error:
@@ -335,6 +390,10 @@ def _json_text(line: _Line, column: str) -> str:
             f'{{"{column}": "..."}}. Write one object a line.',
             path=line.origin,
         )
+    return value
+
+
+def _json_text(value: dict[str, Any], line: _Line, column: str) -> str:
     text: object = value
     for name in [column] if column in value else column.split("."):
         if not isinstance(text, dict) or name not in text:
@@ -355,7 +414,7 @@ def _json_text(line: _Line, column: str) -> str:
     return text
 
 
-def _csv_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
+def _csv_records(start: _Start, column: str, keep: Sequence[str]) -> Iterator[Record | BadRecord]:
     """Rows below a header. A field may hold line ends, so a row can be several lines; it is named by its first.
 
     A row that is not valid CSV is as many bad records as it has lines: where a quote is left open, the lines up to the
@@ -366,7 +425,9 @@ def _csv_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
     """
     csv.field_size_limit(sys.maxsize)  # the module's default, 128 KiB, is less than many documents
     file = start.file
-    wanted, fields = _csv_header(start, column)
+    header = _csv_header(start, column, keep)
+    fields, wanted = len(header), header.index(column)
+    kept = [(name, header.index(name) if name in header else None) for name in keep]
     with start.opened() as stream:
         lines = _CsvLines(stream, start)
         reader = csv.reader(lines, strict=True)
@@ -392,9 +453,14 @@ def _csv_records(start: _Start, column: str) -> Iterator[Record | BadRecord]:
                     yield BadRecord(error=DataError(within, path=f"{file.name}:{line}"), cursor=cursor)
             elif row:  # an empty line is no row
                 try:
-                    yield Record(text=_csv_text(row[wanted], origin, column), origin=origin, cursor=cursor)
+                    text = _csv_text(row[wanted], origin, column)
+                    columns = tuple(
+                        None if place is None else _csv_text(row[place], origin, name) for name, place in kept
+                    )
                 except DataError as error:
                     yield BadRecord(error=error, cursor=cursor)
+                else:
+                    yield Record(text=text, origin=origin, cursor=cursor, columns=columns)
 
 
 class _CsvLines:
@@ -429,8 +495,8 @@ class _CsvLines:
         return text
 
 
-def _csv_header(start: _Start, column: str) -> tuple[int, int]:
-    """The place of the column, and how many columns there are."""
+def _csv_header(start: _Start, column: str, keep: Sequence[str]) -> list[str]:
+    """The names of the columns, among them once the text's, and none of those to keep twice."""
     file, beginning = start.file, replace(start, offset=0, number=0)
     with beginning.opened() as stream:
         lines = _CsvLines(stream, beginning)
@@ -438,14 +504,16 @@ def _csv_header(start: _Start, column: str) -> tuple[int, int]:
             header = next(csv.reader(lines), [])
         except csv.Error as error:
             raise DataError(f"not valid CSV ({error}). Correct the header.", path=f"{file.name}:1") from error
-    if header.count(column) != 1:
-        raise DataError(
-            f"{'more than one column of that name' if column in header else 'no such column'}; the header has "
-            f"{_shorten(', '.join(map(repr, header)) or 'nothing')}. Name a column with text_column.",
-            path=f"{file.name}:1",
-            column=column,
-        )
-    return header.index(column), len(header)
+    for name in (column, *keep):
+        if header.count(name) > 1 or (name == column and name not in header):
+            raise DataError(
+                f"{'more than one column of that name' if name in header else 'no such column'}; the header has "
+                f"{_shorten(', '.join(map(repr, header)) or 'nothing')}. Name a column with "
+                f"{'text_column' if name == column else 'keep_columns'}.",
+                path=f"{file.name}:1",
+                column=name,
+            )
+    return header
 
 
 def _csv_text(text: str, origin: str, column: str) -> str:
@@ -459,7 +527,9 @@ def _csv_text(text: str, origin: str, column: str) -> str:
     return text
 
 
-def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterator[Record | BadRecord]:
+def _parquet_records(
+    file: InputFile, at: int, column: str, row: int, keep: Mapping[str, Any]
+) -> Iterator[Record | BadRecord]:
     with file.filesystem.open(file.path, "rb") as stream:
         try:
             # A buffered stream and no pre-buffering: memory stays at a page or so even if the file is one huge group.
@@ -467,18 +537,27 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                 stream, buffer_size=BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
             )
             path = _text_path(parquet.schema_arrow, file.name, column)
+            kept = [_kept_path(parquet.schema_arrow, file.name, name) for name in keep]
+            wanted = [path, *filter(None, kept)]
             rows = parquet.metadata.num_rows
             groups, skip = _groups_from(parquet.metadata, row)
             for batch in parquet.iter_batches(
-                batch_size=_batch_rows(parquet.metadata, path), row_groups=groups, columns=[column], use_threads=False
+                batch_size=_batch_rows(parquet.metadata, wanted),
+                row_groups=groups,
+                columns=[".".join(each) for each in wanted],
+                use_threads=False,
             ):
-                # By name: a struct's field of the same dotted name would come along.
-                values = batch.column(batch.schema.get_field_index(path[0]))
-                if len(path) > 1:
-                    values = pc.struct_field(values, path[1:])
+                values = _values_at(batch, path)
                 skipped = min(skip, len(values))
                 skip -= skipped
-                for value in values[skipped:]:
+                columns = [
+                    pa.nulls(len(batch), kind)
+                    if there is None
+                    else cast(_values_at(batch, there), kind, file.name, name)
+                    for (name, kind), there in zip(keep.items(), kept, strict=True)
+                ]
+                others = zip(*(each[skipped:] for each in columns), strict=True) if keep else repeat(())
+                for value, other in zip(values[skipped:], others, strict=False):
                     origin, cursor = f"{file.name}: row {row}", (at, row + 1, rows)
                     try:
                         text = value.as_py()
@@ -491,7 +570,7 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
                             )
                             yield BadRecord(error=DataError(problem, path=file.name, column=column), cursor=cursor)
                         else:
-                            yield Record(text=text, origin=origin, cursor=cursor)
+                            yield Record(text=text, origin=origin, cursor=cursor, columns=other)
                     row += 1
             if row < rows:
                 raise DataError(f"it ends after {row:,} rows, and its footer says {rows:,}: damaged.", path=file.name)
@@ -505,16 +584,26 @@ def _parquet_records(file: InputFile, at: int, column: str, row: int) -> Iterato
             ) from error
 
 
-def _batch_rows(metadata: Any, path: Sequence[str]) -> int:
+def _values_at(batch: Any, path: Sequence[str]) -> Any:
+    # By name: a struct's field of the same dotted name would come along.
+    values = batch.column(batch.schema.get_field_index(path[0]))
+    return pc.struct_field(values, list(path[1:])) if len(path) > 1 else values
+
+
+def _batch_rows(metadata: Any, paths: Sequence[Sequence[str]]) -> int:
     """Rows that are decoded at a time, so that long documents do not add up."""
-    name = ".".join(path)
+    names = tuple(".".join(path) for path in paths)
+    within = tuple(f"{name}." for name in names)
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     row_bytes = max(
         (
-            column.total_uncompressed_size // max(1, group.num_rows)
+            sum(
+                column.total_uncompressed_size
+                for column in map(group.column, range(group.num_columns))
+                if column.path_in_schema in names or column.path_in_schema.startswith(within)
+            )
+            // max(1, group.num_rows)
             for group in groups
-            for column in map(group.column, range(group.num_columns))
-            if column.path_in_schema == name
         ),
         default=0,
     )
@@ -533,14 +622,7 @@ def _groups_from(metadata: Any, row: int) -> tuple[list[int], int]:
 
 def _text_path(schema: Any, name: str, column: str) -> list[str]:
     """The names from the column down to the strings, more than one within structs."""
-    fields = [field for field in schema if field.name == column]
-    path = [column]
-    if not fields and "." in column:
-        path = column.split(".")
-        fields = [field for field in schema if field.name == path[0]]
-        for each in path[1:]:
-            inside = fields[0].type if len(fields) == 1 else pa.null()
-            fields = [field for field in inside if field.name == each] if pa.types.is_struct(inside) else []
+    path, fields = column_path(schema, column)
     if len(fields) != 1:
         raise DataError(
             f"{'no such column' if not fields else 'more than one column of that name'}; "
@@ -559,6 +641,14 @@ def _text_path(schema: Any, name: str, column: str) -> list[str]:
             column=column,
         )
     return path
+
+
+def _kept_path(schema: Any, name: str, column: str) -> list[str] | None:
+    """The names from a column to keep down to its values; None where the file has none."""
+    path, fields = column_path(schema, column)
+    if len(fields) > 1:
+        raise DataError("more than one column of that name. Omit it from keep_columns.", path=name, column=column)
+    return path if fields else None
 
 
 def _invalid_utf8(error: UnicodeDecodeError, origin: str, column: str | None = None) -> DataError:

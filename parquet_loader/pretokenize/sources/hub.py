@@ -8,15 +8,16 @@ data set is opened, so that a set that changes on the Hub is noticed and never m
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError, DataError, StorageError
 from ..extras import import_extra
 from .base import BadRecord, Cursor, Record, Source
+from .columns import as_text, column_path, lookup, stored_type, text_types
 
-__all__ = ["HubSource", "open_hub_dataset"]
+__all__ = ["HubSource", "open_hub_dataset", "types_in_dataset"]
 
 
 # What datasets says of them from version 4 on, and before that if nobody has allowed the script to be run.
@@ -78,6 +79,7 @@ class HubSource(Source):
         split: its split.
         revision: the commit, or None where it is not known.
         text_column: the column of strings.
+        keep: the columns that records carry, and their Arrow types; see `types_in_dataset`.
     """
 
     dataset: Any
@@ -86,6 +88,11 @@ class HubSource(Source):
     split: str
     revision: str | None
     text_column: str = "text"
+    keep: Mapping[str, Any] = field(default_factory=dict)
+
+    def kept_types(self) -> Mapping[str, Any]:
+        """See `Source`."""
+        return self.keep
 
     def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
         """Every row's text."""
@@ -103,7 +110,15 @@ class HubSource(Source):
             origin, text = f"{self.name}: row {row}", _value(values, self.text_column)
             row += 1
             if isinstance(text, str):
-                yield Record(text=text, origin=origin, cursor=(row,))
+                try:
+                    columns = tuple(
+                        as_text(lookup(values, name), origin, name) if kind == "string" else lookup(values, name)
+                        for name, kind in self.keep.items()
+                    )
+                except DataError as error:
+                    yield BadRecord(error=error, cursor=(row,))
+                else:
+                    yield Record(text=text, origin=origin, cursor=(row,), columns=columns)
             else:
                 found = f"it is {type(text).__name__}" if text is not _MISSING else f"the row has {', '.join(values)}"
                 problem = f"a string was expected, {found}. Name another column with text_column."
@@ -119,6 +134,26 @@ class HubSource(Source):
             "revision": self.revision,
             "text_column": self.text_column,
         }
+
+
+def types_in_dataset(dataset: Any, names: Sequence[str], where: str) -> dict[str, Any]:
+    """The types of columns to keep: those that the data set declares; text, where it declares none.
+
+    Raises:
+        ConfigError: it has no such column.
+    """
+    types = text_types(names)
+    if not names or dataset.features is None:
+        return types
+    schema = dataset.features.arrow_schema
+    for name in names:
+        _, fields = column_path(schema, name)
+        if len(fields) != 1:
+            raise ConfigError(
+                f"keep_columns: dataset={where!r} has no column {name!r}, but {', '.join(map(repr, schema.names))}."
+            )
+        types[name] = stored_type(fields[0].type)
+    return types
 
 
 _MISSING = object()

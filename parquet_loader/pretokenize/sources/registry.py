@@ -15,9 +15,9 @@ from typing import TypeAlias, cast
 
 from ...errors import ConfigError
 from .base import DEFAULT_MAX_RECORD_BYTES, Source
-from .files import FileSource, TextUnit
+from .files import FileSource, TextUnit, types_in_files
 from .find import Kind, find_files
-from .hub import HubSource, open_hub_dataset
+from .hub import HubSource, open_hub_dataset, types_in_dataset
 
 __all__ = [
     "PRESETS",
@@ -40,6 +40,7 @@ class SourceOptions:
         inputs: what the user gave, paths for the built-in sources of files.
         text_column: the field or column that holds the text.
         text_unit: what one record of a text file is.
+        keep_columns: the fields or columns that records should carry beside the text; see `Source.kept_types`.
         storage_options: for fsspec.
         dataset: the name of a data set on the Hugging Face Hub, or of a local folder of one.
         config: its configuration.
@@ -51,6 +52,7 @@ class SourceOptions:
     inputs: tuple[str, ...] = ()
     text_column: str = "text"
     text_unit: TextUnit = "line"
+    keep_columns: tuple[str, ...] = ()
     storage_options: Mapping[str, object] = field(default_factory=dict)
     dataset: str | None = None
     config: str | None = None
@@ -62,7 +64,7 @@ class SourceOptions:
 SourceFactory: TypeAlias = Callable[[SourceOptions], Source]
 
 # Those that say what to read, which not every source looks at.
-SOURCE_OPTIONS = ("inputs", "dataset", "config", "split", "revision", "text_column", "text_unit")
+SOURCE_OPTIONS = ("inputs", "dataset", "config", "split", "revision", "text_column", "text_unit", "keep_columns")
 
 _FACTORIES: dict[str, SourceFactory] = {}
 _USES: dict[str, Collection[str]] = {}
@@ -130,6 +132,7 @@ def _files(kind: Kind | None) -> SourceFactory:
         for name, value, default, unused in (
             ("text_column", options.text_column, SourceOptions().text_column, kinds == {"text"}),
             ("text_unit", options.text_unit, SourceOptions().text_unit, "text" not in kinds),
+            ("keep_columns", options.keep_columns, (), kinds == {"text"}),
         ):
             if value != default and unused:
                 raise ConfigError(
@@ -142,6 +145,7 @@ def _files(kind: Kind | None) -> SourceFactory:
             text_unit=options.text_unit,
             skipped=found.skipped,
             max_record_bytes=options.max_record_bytes,
+            keep=types_in_files(found.files, options.keep_columns),
         )
 
     return factory
@@ -158,15 +162,16 @@ def _hub(options: SourceOptions) -> Source:
         split=options.split,
         revision=revision,
         text_column=options.text_column,
+        keep=types_in_dataset(dataset, options.keep_columns, options.dataset),
     )
 
 
-register_source("files", _files(None), uses=("inputs", "text_column", "text_unit"))
+register_source("files", _files(None), uses=("inputs", "text_column", "text_unit", "keep_columns"))
 register_source("text", _files("text"), uses=("inputs", "text_unit"))
-register_source("jsonl", _files("json"), uses=("inputs", "text_column"))
-register_source("parquet", _files("parquet"), uses=("inputs", "text_column"))
-register_source("csv", _files("csv"), uses=("inputs", "text_column"))
-register_source("hf", _hub, uses=("dataset", "config", "split", "revision", "text_column"))
+register_source("jsonl", _files("json"), uses=("inputs", "text_column", "keep_columns"))
+register_source("parquet", _files("parquet"), uses=("inputs", "text_column", "keep_columns"))
+register_source("csv", _files("csv"), uses=("inputs", "text_column", "keep_columns"))
+register_source("hf", _hub, uses=("dataset", "config", "split", "revision", "text_column", "keep_columns"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

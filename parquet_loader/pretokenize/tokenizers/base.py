@@ -24,7 +24,9 @@ __all__ = [
     "TokenBatch",
     "Tokenizer",
     "TokenizerInfo",
+    "decoded",
     "refuse_control_ids",
+    "unknown_id",
 ]
 
 
@@ -146,8 +148,43 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included."""
+        """The text of ids, special tokens included.
+
+        For people to look at, so nothing is an error: half a character is U+FFFD, and an id that stands for nothing is
+        ``<id 123456>``.
+        """
         ...
+
+
+def unknown_id(token_id: int) -> str:
+    """What shows an id that stands for nothing."""
+    return f"<id {token_id}>"
+
+
+def decoded(ids: Sequence[int], name_of: Callable[[int], str | None], decode: Callable[[list[int]], str]) -> str:
+    """The text of ids, of which some are shown by a name.
+
+    >>> names = {7: "<s>", 9: "<id 9>"}
+    >>> decoded([7, 1, 2, 9, 3], names.get, lambda ids: "".join(" abc"[each] for each in ids))
+    '<s>ab<id 9>c'
+
+    Args:
+        ids: any integers.
+        name_of: what to show for an id that cannot be decoded with its neighbours; None for all others.
+        decode: the text of those.
+    """
+    texts: list[str] = []
+    together: list[int] = []
+    for each in map(int, ids):
+        name = name_of(each)
+        if name is None:
+            together.append(each)
+            continue
+        if together:
+            texts.append(decode(together))
+            together = []
+        texts.append(name)
+    return "".join(texts) + (decode(together) if together else "")
 
 
 def refuse_control_ids(

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ConfigError, DataError, PretokenizeWarning
 from ...storage.secrets import Location
 from ..extras import import_extra
-from .base import Lost, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, refuse_control_ids
+from .base import Lost, TokenArray, TokenBatch, Tokenizer, TokenizerInfo, decoded, refuse_control_ids, unknown_id
 from .eos import COMMON_EOS_TOKENS, find_eos, read_declared
 from .literal import eos_problem, literal_form, randomness
 from .plain import ByteTokenizer, load_sentencepiece, load_tiktoken
@@ -79,8 +79,12 @@ class HuggingFaceTokenizer:
         return _from_str(self.serialised)  # only made to decode
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included."""
-        return str(self._original.decode(list(ids), skip_special_tokens=False))
+        """See `Tokenizer`."""
+        return decoded(ids, self._name_of, partial(self._original.decode, skip_special_tokens=False))
+
+    def _name_of(self, token_id: int) -> str | None:
+        there = 0 <= token_id < self.info.vocab_size and self._original.id_to_token(token_id) is not None
+        return None if there else unknown_id(token_id)
 
     def encode(self, texts: Sequence[str], origins: Sequence[str]) -> TokenBatch:
         """The texts' tokens. The GIL is released while the texts are encoded, on the package's own threads.

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..extras import import_extra
-from .base import TokenArray, TokenBatch, TokenizerInfo
+from .base import TokenArray, TokenBatch, TokenizerInfo, decoded, unknown_id
 
 __all__ = ["ByteTokenizer", "SentencePieceTokenizer", "TiktokenTokenizer", "load_sentencepiece", "load_tiktoken"]
 
@@ -38,9 +38,13 @@ class ByteTokenizer:
         return TokenBatch(tokens=tokens, lengths=np.fromiter(map(len, raw), np.int64, len(raw)))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; a character that is cut is shown as U+FFFD."""
-        pieces = [bytes([each]) if each < 256 else _BYTES_EOS.encode() for each in ids]
-        return b"".join(pieces).decode(errors="replace")
+        """See `Tokenizer`."""
+        return decoded(ids, self._name_of, lambda some: bytes(some).decode(errors="replace"))
+
+    def _name_of(self, token_id: int) -> str | None:
+        if 0 <= token_id < 256:
+            return None
+        return _BYTES_EOS if token_id == self.info.eos_id else unknown_id(token_id)
 
 
 def load_tiktoken(where: str, eos_token: str | None) -> TiktokenTokenizer:
@@ -120,8 +124,15 @@ class TiktokenTokenizer:
         return TokenBatch(tokens=np.concatenate([np.zeros(0, self.info.dtype), *pieces]), lengths=lengths)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included."""
-        return str(self._encoding.decode(list(ids)))
+        """See `Tokenizer`."""
+        return decoded(ids, self._name_of, self._encoding.decode)
+
+    def _name_of(self, token_id: int) -> str | None:
+        try:
+            self._encoding.decode_single_token_bytes(token_id)
+        except (KeyError, OverflowError):
+            return unknown_id(token_id)
+        return None
 
 
 def load_sentencepiece(where: str, eos_token: str | None, need_eos: bool) -> SentencePieceTokenizer:
@@ -184,5 +195,10 @@ class SentencePieceTokenizer:
         return batch.with_unknown(np.flatnonzero(tokens == self._processor.unk_id()))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; control symbols have none."""
-        return str(self._processor.decode(list(ids)))
+        """See `Tokenizer`."""
+        return decoded(ids, self._name_of, self._processor.decode)
+
+    def _name_of(self, token_id: int) -> str | None:
+        if not 0 <= token_id < self.info.vocab_size:
+            return unknown_id(token_id)
+        return str(self._processor.id_to_piece(token_id)) if self._processor.is_control(token_id) else None

@@ -42,6 +42,7 @@ _MAY_HOLD: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),
     "bool": lambda value: isinstance(value, bool),
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(each, str) for each in value),
     "Mapping[str, Any]": lambda value: isinstance(value, dict),
     "Cursor | None": lambda value: value is None or (value and isinstance(value, tuple) and all(map(_is_count, value))),
 }
@@ -97,12 +98,14 @@ class Encoding:
         dtype: ``"uint16"`` or ``"int32"``.
         tokenizer: what is known of the tokenizer, with the vocabulary's size and the end-of-document token.
         eos_appended: whether every document ends with that token.
+        kept_columns: other columns of the documents, in the files beside that of tokens.
     """
 
     column: str
     dtype: str
     tokenizer: TokenizerInfo
     eos_appended: bool
+    kept_columns: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The plain values that JSON holds."""
@@ -117,6 +120,7 @@ class Encoding:
             "eos_token": info.eos_token,
             "eos_id": info.eos_id,
             "eos_appended": self.eos_appended,
+            **({"kept_columns": list(self.kept_columns)} if self.kept_columns else {}),
         }
 
     @staticmethod
@@ -125,7 +129,8 @@ class Encoding:
         named = {name: values["tokenizer"][name] for name in ("name", "sha256")}
         info = from_plain(TokenizerInfo, named | {name: values[name] for name in ("vocab_size", "eos_token", "eos_id")})
         known = {name: values[name] for name in ("column", "dtype", "eos_appended")}
-        return from_plain(Encoding, known | {"tokenizer": info})
+        kept = tuple(values.get("kept_columns", ()))
+        return from_plain(Encoding, known | {"tokenizer": info, "kept_columns": kept})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,14 +68,18 @@ class Layout:
     compression_level: int | None = None
     page_bytes: int = 1 << 20
 
-    def writer_options(self, dtype: npt.DTypeLike) -> dict[str, Any]:
-        """The arguments for ``pyarrow.parquet.ParquetWriter``, for ids of this dtype."""
+    def writer_options(self, dtype: npt.DTypeLike, kept: Any = ()) -> dict[str, Any]:
+        """The arguments for ``pyarrow.parquet.ParquetWriter``, for ids of this dtype and the columns kept beside them.
+
+        Those are read a few at a time, by people: they take zstd and a dictionary.
+        """
         encoding = "BYTE_STREAM_SPLIT" if np.dtype(dtype).itemsize == 2 else "PLAIN"
+        leaves = [leaf for field in kept for leaf in _leaves(field.name, field.type)]
         return {
-            "use_dictionary": False,
-            "column_encoding": {f"{TOKEN_COLUMN}.list.element": encoding},
-            "compression": self.compression,
-            "compression_level": self.compression_level,
+            "use_dictionary": leaves or False,
+            "column_encoding": {_TOKEN_LEAF: encoding},
+            "compression": {_TOKEN_LEAF: self.compression, **dict.fromkeys(leaves, "zstd")},
+            "compression_level": None if self.compression_level is None else {_TOKEN_LEAF: self.compression_level},
             "data_page_size": self.page_bytes,
             "write_page_checksum": True,
             "write_statistics": True,
@@ -83,12 +87,26 @@ class Layout:
 
 
 LAYOUT = Layout()
+_TOKEN_LEAF = f"{TOKEN_COLUMN}.list.element"
 
 
-def token_schema(dtype: npt.DTypeLike) -> Any:
-    """The Arrow schema of a file: one column, ``tokens: list<element: dtype not null> not null``."""
+def _leaves(name: str, kind: Any) -> list[str]:
+    """The paths of a column's leaves in a Parquet file's schema, as pyarrow writes it."""
+    if pa.types.is_struct(kind):
+        inner = [(f"{name}.{field.name}", field.type) for field in kind]
+    elif pa.types.is_map(kind):
+        inner = [(f"{name}.key_value.key", kind.key_type), (f"{name}.key_value.value", kind.item_type)]
+    elif kind.num_fields:
+        inner = [(f"{name}.list.element", kind.value_type)]
+    else:
+        return [name]
+    return [leaf for each in inner for leaf in _leaves(*each)]
+
+
+def token_schema(dtype: npt.DTypeLike, kept: Any = ()) -> Any:
+    """The Arrow schema of a file: ``tokens: list<element: dtype not null> not null``, and the columns kept beside."""
     element = pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False)
-    return pa.schema([pa.field(TOKEN_COLUMN, pa.list_(element), nullable=False)])
+    return pa.schema([pa.field(TOKEN_COLUMN, pa.list_(element), nullable=False), *kept])
 
 
 class SetWriter:
@@ -101,8 +119,12 @@ class SetWriter:
         file_tokens: tokens of a file, about.
         layout: of the columns.
         finished: shards of an earlier run; the next document comes right after theirs.
+        kept: the fields of the columns that are kept beside the tokens.
         on_group: called with the documents of each row group when it is written.
         on_shard: called with each shard when it is complete in the staging folder.
+
+    Attributes:
+        without_value: the columns kept of which no document written here has had a value.
     """
 
     def __init__(
@@ -114,6 +136,7 @@ class SetWriter:
         file_tokens: int,
         layout: Layout = LAYOUT,
         finished: Sequence[FileEntry] = (),
+        kept: Any = (),
         on_group: Callable[[int], None] = lambda documents: None,
         on_shard: Callable[[FileEntry], None] = lambda shard: None,
     ) -> None:
@@ -124,6 +147,9 @@ class SetWriter:
         self._layout = layout
         self._waiting: list[TokenBatch] = []
         self._waiting_tokens = 0
+        self._kept = kept
+        self._columns: list[Any] = []  # of the waiting documents, as Arrow tables
+        self.without_value = {field.name for field in kept}
         self._shard: _Shard | None = None
         self._entries = list(finished)
         self._on_group = on_group
@@ -138,9 +164,16 @@ class SetWriter:
         if self._shard is not None:
             self._shard.abort()
 
-    def add(self, batch: TokenBatch) -> None:
-        """Take more documents, and write the row groups that are settled by them."""
+    def add(self, batch: TokenBatch, columns: Any = None) -> None:
+        """Take more documents, and write the row groups that are settled by them.
+
+        Args:
+            batch: their tokens.
+            columns: an Arrow table of what is kept of them, where anything is.
+        """
         self._waiting.append(batch)
+        if columns is not None:
+            self._columns.append(columns)
         self._waiting_tokens += len(batch.tokens)
         if 2 * self._waiting_tokens >= 3 * self._row_group_tokens:  # below that no row group can be settled
             self._write_settled()
@@ -157,7 +190,7 @@ class SetWriter:
         """
         self._write_settled()
         if self._waiting_tokens:
-            self._write_group(_joined(self._waiting))
+            self._write_group(_joined(self._waiting), self._joined_columns())
         self._close_shard()
         if not self._entries and not may_be_empty:
             raise ConfigError("the input holds no text: it gave not one token. Check the input and text_column.")
@@ -179,19 +212,26 @@ class SetWriter:
     def _write_settled(self) -> None:
         if not self._waiting:
             return
-        waiting = _joined(self._waiting)
+        waiting, columns = _joined(self._waiting), self._joined_columns()
         document, token = 0, 0
         for documents in plan_row_groups(waiting.lengths, self._row_group_tokens):
             lengths = waiting.lengths[document : document + documents]
             tokens = int(lengths.sum())
-            self._write_group(TokenBatch(tokens=waiting.tokens[token : token + tokens], lengths=lengths))
+            self._write_group(
+                TokenBatch(tokens=waiting.tokens[token : token + tokens], lengths=lengths),
+                columns.slice(document, documents) if columns is not None else None,
+            )
             document, token = document + documents, token + tokens
         # Copies, so that the joined arrays do not live on behind a small rest of them.
         rest = TokenBatch(tokens=waiting.tokens[token:].copy(), lengths=waiting.lengths[document:].copy())
         self._waiting = [rest]
         self._waiting_tokens = len(rest.tokens)
+        self._columns = [] if columns is None else [columns.slice(document).combine_chunks()]
 
-    def _write_group(self, group: TokenBatch) -> None:
+    def _joined_columns(self) -> Any:
+        return pa.concat_tables(self._columns) if self._columns else None
+
+    def _write_group(self, group: TokenBatch, columns: Any) -> None:
         if len(group.tokens) > MAX_ROW_GROUP_TOKENS:
             raise DataError(
                 f"a row group would hold {len(group.tokens):,} tokens, and at most {MAX_ROW_GROUP_TOKENS:,} can be "
@@ -201,8 +241,12 @@ class SetWriter:
         if self._shard is not None and starts_new_file(self._shard.tokens, len(group.tokens), self._file_tokens):
             self._close_shard()
         if self._shard is None:
-            self._shard = _Shard(self._output, f"{len(self._entries)}.parquet", self._encoding, self._layout)
-        self._shard.write(group)
+            name = f"{len(self._entries)}.parquet"
+            self._shard = _Shard(self._output, name, self._encoding, self._layout, self._kept)
+        self._shard.write(group, columns)
+        if columns is not None:
+            some = {name for name in self.without_value if columns.column(name).null_count < len(columns)}
+            self.without_value -= some
         self._on_group(len(group.lengths))
 
     def _close_shard(self) -> None:
@@ -228,23 +272,24 @@ def renames(staged: Sequence[FileEntry], folder: str) -> list[tuple[str, str]]:
 class _Shard:
     """One staged Parquet file that is being written."""
 
-    def __init__(self, output: OutputFolder, name: str, encoding: Encoding, layout: Layout) -> None:
+    def __init__(self, output: OutputFolder, name: str, encoding: Encoding, layout: Layout, kept: Any) -> None:
         self.tokens = 0
         self._documents = 0
         self._row_groups = 0
         self._name = name
         self._encoding = encoding
-        self._schema = token_schema(encoding.dtype)
+        self._schema = token_schema(encoding.dtype, kept)
         self._stream = output.filesystem.open(output.staged_path(name), "wb")
-        self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options(encoding.dtype))
+        self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options(encoding.dtype, kept))
 
-    def write(self, group: TokenBatch) -> None:
+    def write(self, group: TokenBatch, columns: Any) -> None:
         offsets: TokenArray = np.zeros(len(group.lengths) + 1, dtype=np.int32)
         np.cumsum(group.lengths, out=offsets[1:])
         lists = pa.ListArray.from_arrays(
             pa.array(offsets), pa.array(group.tokens), type=self._schema.field(TOKEN_COLUMN).type
         )
-        self._writer.write_table(pa.Table.from_arrays([lists], schema=self._schema), row_group_size=len(group.lengths))
+        arrays = [lists, *(columns.columns if columns is not None else ())]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(group.lengths))
         self.tokens += len(group.tokens)
         self._documents += len(group.lengths)
         self._row_groups += 1

@@ -254,8 +254,19 @@ records = list(source.records())
 assert [record.text for record in records] == [f"document {at}" for at in range(100)], records[:3]
 assert list(source.records(records[59].cursor)) == records[60:]
 assert source.fingerprint()["revision"] == sys.argv[2], source.fingerprint()
-options = PretokenizeOptions(source="hf", dataset="some/set", config="en", output=sys.argv[1], tokenizer="bytes")
+options = PretokenizeOptions(
+    source="hf", dataset="some/set", config="en", output=sys.argv[1], tokenizer="bytes", keep_columns=("body",)
+)
 print(pretokenize(options).manifest.documents)
+
+import datasets
+from parquet_loader.pretokenize.sources.hub import HubSource, types_in_dataset
+rows = [{"text": "a", "id": 7, "meta": {"n": 1.5}}]
+typed = datasets.Dataset.from_list(rows).to_iterable_dataset()
+for dataset in (typed, datasets.IterableDataset.from_generator(rows.copy)):
+    keep = types_in_dataset(dataset, ["id", "meta.n", "meta"], "x")
+    source = HubSource(dataset=dataset, name="x", config=None, split="train", revision=None, keep=keep)
+    print([str(kind) for kind in keep.values()], *(record.columns for record in source.records()))
 """
 
 
@@ -280,7 +291,14 @@ def test_a_data_set_of_the_hub_is_streamed(
 ) -> None:
     with serving("some/set", hub_files) as endpoint:
         done = run_against_hub([sys.executable, "-c", PROGRAM, "out", SHA], endpoint, tmp_path, tool_env)
-    assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "100",
+        "['int64', 'double', 'struct<n: double>'] (7, 1.5, {'n': 1.5})",
+        # A data set that declares no types.
+        """['string', 'string', 'string'] ('7', '1.5', '{"n":1.5}')""",
+    ]
+    assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["body"].to_pylist() == [*range(50)] * 2
 
 
 def test_a_data_set_that_is_made_by_a_script_is_told_from_one_that_is_not_there(

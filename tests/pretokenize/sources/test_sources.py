@@ -553,19 +553,23 @@ json_values = st.recursive(
 @example('\ufeff{"a": "x"}')
 @example('{"a": "x"}\r\n')
 @example('{"a": "x"} y')
+@example('{"a": "x", "b": 123456789012345678901}')
+@example('{"a": "x", "b": -1e400}')
 @example("[" * 100_000)
 def test_a_line_read_at_once_is_what_the_standard_library_reads(line: str) -> None:
     raw = line.encode(errors="surrogatepass")
-    text = files._json_text_at_once(raw, "a")
-    if text is not None:
-        assert text == json.loads(raw)["a"]
+    at_once = files._json_at_once(raw, "a", ["b"])
+    if at_once is not None:
+        value = json.loads(raw)
+        assert at_once == (value["a"], [value.get("b")])
 
 
 def test_nearly_every_line_is_read_at_once() -> None:
     for text in ("", "plain", 'quotes " and \\', "snow \u2603 and \U0001f600", "\x00\x1f\x7f"):
         for ascii_only in (True, False):
-            raw = json.dumps({"id": 1.5, "a": text, "meta": {"x": [None]}}, ensure_ascii=ascii_only).encode()
-            assert files._json_text_at_once(raw + b"\n", "a") == text
+            raw = json.dumps({"id": 1.5, "b": 2, "a": text, "meta": {"x": [None]}}, ensure_ascii=ascii_only).encode()
+            assert files._json_at_once(raw + b"\n", "a", ["meta"]) is None
+            assert files._json_at_once(raw + b"\n", "a", ["no", "b", "id"]) == (text, [None, 2, 1.5])
 
 
 def test_without_the_fast_reader_the_same_records_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

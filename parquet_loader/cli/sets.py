@@ -1,0 +1,94 @@
+"""The arguments of commands that look at sets, one after another: `inspect` and `check`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError
+from ..runfile import read_run
+from ..sets import Component
+from ..storage.opening import Source
+from .arguments import json_object
+
+__all__ = ["NamedSet", "add_sets", "sets_of"]
+
+
+class NamedSet(NamedTuple):
+    """A set to look at.
+
+    Attributes:
+        name: what it is called.
+        source: where it lies.
+        options: those that the run or the command gives of column, EOS, vocabulary, index, storage and cache.
+    """
+
+    name: str
+    source: Source
+    options: dict[str, Any]
+
+
+_OPTIONS = ("column", "eos_id", "vocab_size", "index", "storage_options", "cache_dir")
+
+
+def add_sets(parser: argparse.ArgumentParser) -> None:
+    """Have a parser take sets."""
+    parser.add_argument(
+        "source",
+        nargs="*",
+        help="a folder, a glob or a URL, each of them a set, and NAME=PATH gives it a name; files are one set together",
+    )
+    parser.add_argument("--column", help="the token column, where it is not the only list of integers")
+    parser.add_argument("--index", help="a saved index of the set")
+    parser.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
+    parser.add_argument(
+        "--storage-options",
+        type=json_object,
+        metavar="JSON",
+        help="for the filesystem of a URL; secrets are better in the environment",
+    )
+
+
+def sets_of(given: argparse.Namespace, run_file: str | None = None) -> list[NamedSet]:
+    """The sets that are named, or those of a run.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    options: dict[str, Any] = {}
+    found: list[tuple[str, Source | Component]] = _named(given.source)
+    if not found and run_file is not None:
+        source, options = read_run(run_file)
+        found = list(source.items()) if isinstance(source, Mapping) else [(_shown(source), source)]
+    if not found:
+        raise ConfigError("no set is given: name a SOURCE, or a TOML file of a run with --run")
+    asked = {name: getattr(given, name, None) for name in _OPTIONS}
+    common = {name: options.get(name) for name in _OPTIONS} | {k: v for k, v in asked.items() if v is not None}
+    if common["index"] is not None and len(found) > 1:
+        raise ConfigError("--index is of one set, and several are given: look at them one by one")
+    sets = []
+    for name, each in found:
+        own = dict(common)
+        if isinstance(each, Component):
+            given_here = {key: getattr(each, key, None) for key in _OPTIONS}
+            own |= {key: value for key, value in given_here.items() if value is not None and value != "loader"}
+            own["eos_id"] = common["eos_id"] if each.eos_id == "loader" else each.eos_id
+        sets.append(NamedSet(name, each.source if isinstance(each, Component) else each, own))
+    return sets
+
+
+def _named(given: list[str]) -> list[tuple[str, Source | Component]]:
+    if len(given) > 1 and all(Path(each).is_file() for each in given):
+        return [(f"{len(given)} files", list(given))]
+    found: list[tuple[str, Source | Component]] = []
+    for each in given:
+        name, mark, path = each.partition("=")
+        is_named = mark and name.isidentifier() and not Path(each).exists()
+        found.append((name, path) if is_named else (each, each))
+    return found
+
+
+def _shown(source: Source) -> str:
+    return source if isinstance(source, str) else "the set"

@@ -1,0 +1,587 @@
+"""Every byte of a set, read once: what is damaged, miscounted, out of range, doubled, or another than it was.
+
+    files ──► footers, anew ──► index ──► units: row groups of a file, one after another, ──► faults
+                                          and the bytes of the file between them
+                                                                       hashes of documents ──► duplicates
+
+Nothing ends the check but an interrupt: what cannot be read is a fault, and the rest is looked at. What is done is kept
+in a file, so that the next check goes on from there; and once all is done, a checksum of every row group and of the
+bytes between them, so that whatever changes later without a trace is found by the next check, also in footers, and in
+files whose writer gave no checksums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..errors import ConfigError, DataError, FileChangedError, ParquetLoaderError, StorageError
+from ..formats.base import ENTRY_ARRAYS, ColumnChunk, Counting, CountingBudget, FileEntry
+from ..formats.parquet import PARQUET
+from ..formats.parquet.pages import crc32
+from ..index.build import choose_column
+from ..index.index import DatasetIndex, assemble
+from ..options import all_cores, integer
+from ..storage.base import FileInfo, Storage
+from ..storage.opening import Source, open_storage
+from ..storage.retry import RETRY_SECONDS
+from .check_state import CheckState, Earlier, Fault, state_path
+from .scan import DOCUMENT, FIELDS, Questions, copies, scan_group
+
+__all__ = ["CheckReport", "Duplicates", "Ends", "Fault", "Place", "check"]
+
+_UNIT_BYTES = 8 << 20  # of neighbouring row groups, at least
+_PIECE_BYTES = 8 << 20  # of what lies between them
+_SAVE_SECONDS = 60.0
+_COUNTING_BYTES = 1 << 30
+_EXAMPLES = 10
+_HELD_BYTES = 48  # of a document, while hashes are sorted
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A document: the file, relative to the root, the row group in it, the document in that; and its tokens."""
+
+    path: str
+    row_group: int
+    document: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """Documents that are the same as an earlier one, token by token. Empty ones do not count.
+
+    Attributes:
+        documents: how many there are beyond the first of each.
+        tokens: in them.
+        share: of all tokens looked at.
+        every: of the documents one in so many was looked at, by content, so that all copies of one are among them; 1
+            for all.
+        examples: (an earlier one, a later one) of a few.
+    """
+
+    documents: int
+    tokens: int
+    share: float
+    every: int
+    examples: tuple[tuple[Place, Place], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """How documents stand to an id that ends them.
+
+    Attributes:
+        eos_id: the id.
+        ending: documents that end with it: a loader with this ``eos_id`` would append a second one.
+        missing: documents that do not, empty ones among them.
+        inside: how often the id comes elsewhere.
+        doubled: documents that end with two.
+        example: the first document that ends otherwise.
+    """
+
+    eos_id: int
+    ending: int
+    missing: int
+    inside: int
+    doubled: int
+    example: Place | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        root: where the files lie.
+        column: the token column.
+        files, row_groups, documents, tokens: that were read, of those that could be.
+        empty: documents without a token.
+        min_id, max_id: of all tokens; None where there is none.
+        faults: everything that is wrong, by file and row group.
+        notes: what is worth knowing, and not wrong.
+        ends: how documents end; None without ``eos_id``.
+        duplicates: None where they were not looked for.
+        longest: the longest documents, the longest one first.
+        read_bytes: that were read, in all of the check's parts.
+        continued: row groups that an earlier, interrupted check had done.
+        state: the file that keeps what was found; None where there is none.
+    """
+
+    root: str
+    column: str
+    files: int
+    row_groups: int
+    documents: int
+    tokens: int
+    empty: int
+    min_id: int | None
+    max_id: int | None
+    faults: tuple[Fault, ...]
+    notes: tuple[str, ...]
+    ends: Ends | None
+    duplicates: Duplicates | None
+    longest: tuple[Place, ...]
+    read_bytes: int
+    continued: int = field(compare=False)
+    state: str | None = field(compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+def check(
+    source: Source,
+    *,
+    column: str | None = None,
+    eos_id: int | None = None,
+    vocab_size: int | None = None,
+    index: DatasetIndex | str | os.PathLike[str] | None = None,
+    duplicates: bool = True,
+    all_columns: bool = True,
+    state: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    memory_bytes: int = 4 << 30,
+    retry_seconds: float = RETRY_SECONDS,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Read every byte of a set, and say everything that is wrong with it.
+
+    Page checksums are verified where the writer gave them; documents, tokens and statistics compared with the footers;
+    and with an earlier check of the same files, every byte. It may be interrupted: the next one goes on.
+
+    Args:
+        source: a folder, a file, a glob or a URL, or a list of them.
+        column: the token column; None where only one column can be meant.
+        eos_id: the id that ends documents, to see which have it.
+        vocab_size: ids are to be below it.
+        index: of the files as they were, or the path of a saved one: every difference is a fault.
+        duplicates: whether to look for documents that are the same.
+        all_columns: whether to read the bytes of other columns, too, for the comparison with a later check.
+        state: the file that keeps what is done; None for one in the cache folder.
+        storage_options: for the fsspec filesystem of a URL.
+        cache_dir: None for the user's cache folder.
+        threads: row groups looked at at once; None for one a core.
+        memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 48 at the end. Where there are more
+            documents than that, those of every second, third, ... content are looked at.
+        retry_seconds: how long a request over the network is tried again once it has failed.
+        progress: called with (bytes done, bytes in all), from this thread.
+
+    Raises:
+        ConfigError: arguments that cannot work, or no list of integers.
+        StorageError: a path that cannot be listed, or no file that can be read.
+    """
+    eos_id = None if eos_id is None else integer("eos_id", eos_id, 0)
+    vocab_size = None if vocab_size is None else integer("vocab_size", vocab_size, 1)
+    if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
+        raise ConfigError(f"eos_id must be an integer in [0, {vocab_size - 1}], not {eos_id!r}")
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    workers = threads or all_cores()
+    expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
+    column = column or (expected.column if expected is not None else None)
+    found, faults = _index(storage, column, workers if not storage.is_remote else 16)
+    if expected is not None:
+        faults += _differences(expected, found)
+    documents = int(found.rows.sum())
+    every = max(1, -(-documents * _HELD_BYTES // memory_bytes)) if duplicates else 0
+    narrowest = next((each for each in ("uint16", "int32") if int(found.max_id.max()) <= np.iinfo(each).max), "int64")
+    questions = Questions(vocab_size=vocab_size, eos_id=eos_id, every=every, dtype=narrowest)
+    path = Path(state) if state is not None else state_path(cache_dir, storage.identity, found.column)
+    kept = CheckState.opened(path, found, dataclasses.asdict(questions) | {"all_columns": all_columns})
+    run = _Check(storage, found, questions, kept, workers=workers, progress=progress, all_columns=all_columns)
+    continued = int(kept.done.sum())
+    try:
+        run.scan()
+        told = run.duplicates() if every else None
+    except BaseException:
+        kept.save()
+        raise
+    faults = [*faults, *run.faults()]
+    notes = [*found.remarks(), *run.notes]
+    if kept.finish(faults_of_files={fault.path for fault in faults if fault.kind == "unreadable"}) is not None:
+        notes.append(f"what was found could not be kept for the next check ({kept.problem}): give a state to write")
+    numbers = dict(zip(FIELDS, kept.numbers.T, strict=True))
+    held = numbers["tokens"] > 0
+    return CheckReport(
+        root=storage.root,
+        column=found.column,
+        files=len(found.files),
+        row_groups=len(found),
+        documents=int(numbers["documents"].sum()),
+        tokens=int(numbers["tokens"].sum()),
+        empty=int(numbers["empty"].sum()),
+        min_id=int(numbers["min_id"][held].min()) if held.any() else None,
+        max_id=int(numbers["max_id"][held].max()) if held.any() else None,
+        faults=tuple(sorted(set(faults), key=lambda each: (each.path, each.row_group or -1, each.kind, each.problem))),
+        notes=tuple(notes),
+        ends=run.ends(),
+        duplicates=told,
+        longest=tuple(run.place(group, document, tokens) for tokens, group, document in kept.longest),
+        read_bytes=run.total_bytes,
+        continued=continued,
+        state=str(kept.path) if kept.path is not None else None,
+    )
+
+
+# ── the files as they are ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _index(storage: Storage, column: str | None, threads: int) -> tuple[DatasetIndex, list[Fault]]:
+    """The index of what can be read, from the footers as they are now, and what cannot."""
+    files = storage.list_files()
+    counting = Counting(CountingBudget(_COUNTING_BYTES), False)
+
+    def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
+        try:
+            return PARQUET.read_entry(storage, file, column, counting)
+        except (DataError, StorageError) as error:
+            return error
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="parquet-check") as pool:
+        read = list(pool.map(entry, files))
+    faults, good = [], []
+    for file, each in zip(files, read, strict=True):
+        if isinstance(each, ParquetLoaderError):
+            faults.append(_fault_of(each, "unreadable", file.path))
+        elif not each.columns or (column is not None and column not in each.columns):
+            names = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in each.leaves) or "none"
+            problem = f"has no list of integers{'' if column is None else f' {column!r}'}; its columns are {names}"
+            faults.append(Fault(kind="unreadable", path=file.path, row_group=None, problem=problem))
+        else:
+            good.append((file, each))
+    if not good:
+        told = "; ".join(f"{fault.path}: {fault.problem}" for fault in faults[:3])
+        raise StorageError(f"no file of {storage.root} can be read: {told}")
+    kept, entries = [file for file, _ in good], [each for _, each in good]
+    root = storage.root if storage.is_remote else ""
+    return assemble(kept, entries, choose_column(kept, entries, column), root), faults
+
+
+def _differences(expected: DatasetIndex, found: DatasetIndex) -> list[Fault]:
+    """How files are other ones than an index says."""
+    faults = []
+    before = {file.path: number for number, file in enumerate(expected.files)}
+    now = {file.path: number for number, file in enumerate(found.files)}
+
+    def fault(path: str, problem: str) -> None:
+        faults.append(Fault(kind="changed", path=path, row_group=None, problem=problem))
+
+    for path in sorted(before.keys() | now.keys()):
+        if path not in now:
+            fault(path, "is in the index, and cannot be read any more")
+        elif path not in before:
+            fault(path, "is not in the index: it is new")
+        elif expected.files[before[path]].size != found.files[now[path]].size:
+            sizes = expected.files[before[path]].size, found.files[now[path]].size
+            fault(path, f"has {sizes[1]:,} bytes, and {sizes[0]:,} in the index: it was written anew")
+        else:
+            old, new = (_numbers(one, number) for one, number in ((expected, before[path]), (found, now[path])))
+            if not np.array_equal(old, new):
+                fault(path, "its footer is another one than the index has: it was written anew, or is damaged")
+    return faults
+
+
+def _numbers(index: DatasetIndex, file: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    begin, end = np.searchsorted(index.file, (file, file + 1))
+    return np.stack([getattr(index, name)[begin:end] for name in ENTRY_ARRAYS])
+
+
+def _fault_of(error: ParquetLoaderError, kind: str, path: str, row_group: int | None = None) -> Fault:
+    if isinstance(error, FileChangedError):
+        return Fault(kind="changed", path=path, row_group=None, problem=str(error))
+    if isinstance(error, DataError):
+        row_group = error.row_group if error.row_group is not None else row_group
+        return Fault(kind=kind, path=path, row_group=row_group, problem=error.problem)
+    return Fault(kind="unreadable", path=path, row_group=row_group, problem=str(error))
+
+
+# ── reading all of it ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Unit:
+    """What one thread does at once: neighbouring row groups of a file, or where there are none, the rest of it."""
+
+    file: int
+    groups: tuple[int, ...]
+    size: int
+
+
+class _Check:
+    """A check that runs."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        index: DatasetIndex,
+        questions: Questions,
+        state: CheckState,
+        *,
+        workers: int,
+        progress: Progress | None,
+        all_columns: bool,
+    ) -> None:
+        self._storage = storage
+        self._index = index
+        self._questions = questions
+        self._state = state
+        self._workers = workers
+        self._progress = progress
+        self._stop = threading.Event()
+        self._all_columns = all_columns
+        self._borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
+        sizes = sum(file.size for file in index.files) if all_columns else int(index.length.sum())
+        self.total_bytes = sizes
+        self.notes: list[str] = []
+
+    def place(self, group: int, document: int, tokens: int) -> Place:
+        """A document of a row group of the index."""
+        path = self._index.files[int(self._index.file[group])].path
+        return Place(path=path, row_group=int(self._index.row_group[group]), document=document, tokens=tokens)
+
+    def scan(self) -> None:
+        """Look at everything that is not done."""
+        done = self.total_bytes - sum(unit.size for unit in self._units())
+        saved = time.monotonic()
+        for unit, keep in self._each(self._units(), self._look):
+            keep()
+            done += unit.size
+            if self._progress is not None:
+                self._progress(done, self.total_bytes)
+            if time.monotonic() - saved > _SAVE_SECONDS:
+                self._state.save()
+                saved = time.monotonic()
+
+    def _each(self, items: Iterable[T], work: Callable[[T], Any]) -> Iterator[tuple[T, Any]]:
+        """Each item with what its work gives, as it is done; few are under way at once."""
+        left = iter(items)
+        under_way: dict[Future[Any], T] = {}
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="parquet-check") as pool:
+            try:
+                while True:
+                    for item in left:
+                        under_way[pool.submit(work, item)] = item
+                        if len(under_way) >= 2 * self._workers:
+                            break
+                    if not under_way:
+                        return
+                    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                        yield under_way.pop(future), future.result()
+            finally:
+                self._stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                self._stop.clear()
+
+    def _units(self) -> Iterator[_Unit]:
+        index, done = self._index, self._state.done
+        for file, info in enumerate(index.files):
+            groups: list[int] = []
+            size = 0
+            for group in range(int(self._borders[file]), int(self._borders[file + 1])):
+                if done[group]:
+                    continue
+                if groups and (size >= _UNIT_BYTES or group != groups[-1] + 1):
+                    yield _Unit(file=file, groups=tuple(groups), size=size)
+                    groups, size = [], 0
+                groups.append(group)
+                size += int(index.length[group])
+            if groups:
+                yield _Unit(file=file, groups=tuple(groups), size=size)
+            if self._all_columns and self._state.rest[file] < 0:
+                own = slice(int(self._borders[file]), int(self._borders[file + 1]))
+                yield _Unit(file=file, groups=(), size=info.size - int(index.length[own].sum()))
+
+    def _look(self, unit: _Unit) -> Callable[[], None]:
+        """Look at a unit; returns what keeps what was found, for one thread to do."""
+        file = self._index.files[unit.file]
+        if not unit.groups:
+            return self._look_at_rest(unit.file, file)
+        groups = np.array(unit.groups)
+        keeps = [
+            self._look_at_group(group, chunk, raw)
+            for group, chunk, raw in zip(
+                unit.groups, self._index.chunks(groups), self._raws(file, unit.groups), strict=True
+            )
+        ]
+
+        def keep() -> None:
+            for each in keeps:
+                each()
+
+        return keep
+
+    def _raws(self, file: FileInfo, groups: Sequence[int]) -> list[memoryview | ParquetLoaderError]:
+        """The bytes of row groups, of neighbouring ones by one read; or why there are none."""
+        starts, lengths = self._index.start, self._index.length
+        begin, end = int(starts[groups[0]]), int(starts[groups[-1]] + lengths[groups[-1]])
+        if end - begin == int(lengths[list(groups)].sum()):
+            try:
+                data = memoryview(self._storage.read(file, begin, end - begin, self._stop))
+                return [data[int(starts[each]) - begin :][: int(lengths[each])] for each in groups]
+            except StorageError:
+                pass  # of which row group is found one by one
+        found: list[memoryview | ParquetLoaderError] = []
+        for group in groups:
+            try:
+                raw = self._storage.read(file, int(starts[group]), int(lengths[group]), self._stop)
+                found.append(memoryview(raw))
+            except StorageError as error:
+                found.append(error)
+        return found
+
+    def _look_at_group(
+        self, group: int, chunk: ColumnChunk, raw: memoryview | ParquetLoaderError
+    ) -> Callable[[], None]:
+        faults: list[Fault] = []
+        state = self._state
+        if isinstance(raw, ParquetLoaderError):
+            faults.append(_fault_of(raw, "unreadable", chunk.path, chunk.row_group))
+            return lambda: state.keep(group, None, -1, faults)
+        earlier, checksum = state.earlier_group(group), -1
+        scanned = None
+        try:
+            opened = PARQUET.open(raw, chunk)
+            checksum = functools.reduce(lambda value, data: crc32(data, value), opened.unverified(), 0)
+            scanned = scan_group(opened, chunk, self._questions)
+        except DataError as error:
+            faults.append(_fault_of(error, "damaged", chunk.path, chunk.row_group))
+        faults += self._compared(chunk.path, chunk.row_group, earlier, checksum)
+        if scanned is None:
+            return lambda: state.keep(group, None, checksum, faults)
+        faults += self._judged(group, chunk, dict(zip(FIELDS, scanned.numbers.tolist(), strict=True)))
+        return lambda: state.keep(group, scanned, checksum, faults)
+
+    def _look_at_rest(self, number: int, file: FileInfo) -> Callable[[], None]:
+        """The bytes of a file that are in no row group's token column: its other columns, its footer."""
+        own = slice(int(self._borders[number]), int(self._borders[number + 1]))
+        order = np.argsort(self._index.start[own], kind="stable")
+        starts, lengths = self._index.start[own][order].tolist(), self._index.length[own][order].tolist()
+        checksum, at = 0, 0
+        faults: list[Fault] = []
+        try:
+            for start, length in [*zip(starts, lengths, strict=True), (file.size, 0)]:
+                for begin in range(at, start, _PIECE_BYTES):
+                    piece = self._storage.read(file, begin, min(_PIECE_BYTES, start - begin), self._stop)
+                    if not begin and piece[:4] != b"PAR1":
+                        problem = "does not begin as a Parquet file does: its first bytes are damaged"
+                        faults.append(Fault(kind="damaged", path=file.path, row_group=None, problem=problem))
+                    checksum = crc32(piece, checksum)
+                at = max(at, start + length)
+        except StorageError as error:
+            faults.append(_fault_of(error, "unreadable", file.path))
+            checksum = -1
+        else:
+            faults += self._compared(file.path, None, self._state.earlier_rest(number), checksum)
+        return lambda: self._state.keep_rest(number, checksum, faults)
+
+    def _compared(self, path: str, row_group: int | None, earlier: Earlier | None, checksum: int) -> list[Fault]:
+        if earlier is None or earlier.checksum == checksum:
+            return []
+        what = "the bytes outside of the token column, such as its footer," if row_group is None else "its bytes"
+        problem = (
+            f"{what} are other ones than in the check of {earlier.date}, though size and time of the file are the "
+            "same: take the file from a copy, or write it anew"
+        )
+        return [Fault(kind="damaged", path=path, row_group=row_group, problem=problem)]
+
+    def _judged(self, group: int, chunk: ColumnChunk, of: Mapping[str, int]) -> list[Fault]:
+        """What is wrong with a row group that could be decoded."""
+        faults = []
+
+        def fault(kind: str, problem: str) -> None:
+            faults.append(Fault(kind=kind, path=chunk.path, row_group=chunk.row_group, problem=problem))
+
+        if of["out_of_range"]:
+            size = self._questions.vocab_size
+            bounds = f"outside [0, {size})" if size is not None else "below 0"
+            fault(
+                "ids",
+                f"{of['out_of_range']:,} ids are {bounds}, from {of['min_id']} to {of['max_id']}, the first in "
+                f"document {of['first_out_of_range']}; check vocab_size and the tokenizer that wrote the file",
+            )
+        low, high = int(self._index.min_id[group]), int(self._index.max_id[group])
+        if of["tokens"] and high >= 0 and (low, high) != (of["min_id"], of["max_id"]):
+            fault(
+                "statistics",
+                f"its ids are from {of['min_id']} to {of['max_id']}, and its footer says from {low} to {high}; the "
+                "footer is damaged, or its writer was wrong: write the file anew",
+            )
+        return faults
+
+    # ── what comes of it ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def faults(self) -> list[Fault]:
+        """All faults of what was read, and how documents end where some do otherwise."""
+        found = list(self._state.faults)
+        ends = self.ends()
+        if ends is not None and ends.ending and ends.missing:
+            assert ends.example is not None
+            found.append(
+                Fault(
+                    kind="eos",
+                    path=ends.example.path,
+                    row_group=ends.example.row_group,
+                    problem=f"{ends.missing:,} documents do not end with {ends.eos_id}, and {ends.ending:,} do: with "
+                    "eos_id the latter get two, and without the former none; the first without is document "
+                    f"{ends.example.document} here",
+                )
+            )
+        return found
+
+    def ends(self) -> Ends | None:
+        """See `Ends`."""
+        eos_id = self._questions.eos_id
+        if eos_id is None:
+            return None
+        of = dict(zip(FIELDS, self._state.numbers.T, strict=True))
+        lacking = np.flatnonzero(of["first_eos_missing"] >= 0)
+        example = None
+        if len(lacking):
+            example = self.place(int(lacking[0]), int(of["first_eos_missing"][lacking[0]]), 0)
+        missing = int(of["eos_missing"].sum())
+        return Ends(
+            eos_id=eos_id,
+            ending=int(of["documents"].sum()) - missing,
+            missing=missing,
+            inside=int(of["eos_inside"].sum()),
+            doubled=int(of["eos_doubled"].sum()),
+            example=example,
+        )
+
+    def duplicates(self) -> Duplicates:
+        """Documents whose hashes are equal."""
+        state, every = self._state, self._questions.every
+        counts = np.array([len(each) for each in state.documents], np.int64)
+        kept = np.concatenate([np.empty(0, DOCUMENT), *state.documents])
+        found = copies(kept, _EXAMPLES)
+        ends = np.cumsum(counts)
+
+        def place(number: int) -> Place:
+            group = int(np.searchsorted(ends, number, side="right"))
+            return self.place(group, int(kept["document"][number]), int(kept["tokens"][number]))
+
+        all_tokens = int(state.numbers[:, FIELDS.index("tokens")].sum())
+        return Duplicates(
+            documents=found.documents,
+            tokens=found.tokens,
+            share=found.tokens * every / all_tokens if all_tokens else 0.0,
+            every=every,
+            examples=tuple((place(one), place(other)) for one, other in found.examples),
+        )

@@ -1,0 +1,138 @@
+"""How many tokens each document of some row groups has. Tokens are decoded, and nothing is kept of them.
+
+The engine's own planning says which bytes are read: one lane takes the row groups as if they were a window, so that
+small ones which follow each other are one read and one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from ..blocks import IntArray
+from ..engine.config import EngineConfig
+from ..engine.plan import plan_window
+from ..engine.work import TaskWork, read_chunks
+from ..formats.base import ColumnChunk
+from ..order.order import Window
+
+__all__ = ["KnownLengths", "document_lengths"]
+
+# What `KnownLengths` keeps, 8 bytes for each document.
+_MOST_KNOWN = 1 << 22
+
+
+def document_lengths(config: EngineConfig, groups: IntArray) -> IntArray:
+    """The tokens of every document of some row groups, EOS included where one is appended; empty documents too.
+
+    Args:
+        config: of the set.
+        groups: their numbers in the index, shape ``(groups,)``, each once. Those that follow each other in storage are
+            best given in that order.
+
+    Returns:
+        Shape ``(documents,)``, int64: one row group after another, ``config.index.rows[groups]`` of each.
+
+    Raises:
+        StorageError, DataError: a row group cannot be read, or is not what the index says.
+    """
+    rows = config.index.rows[groups]
+    splits = np.zeros(len(groups) + 1, np.int64)
+    rows.cumsum(out=splits[1:])
+    found: IntArray = np.zeros(splits[-1], np.int64)
+    tasks = _tasks(config, groups)
+    workers = min(len(tasks), max(config.threads, config.requests))
+
+    def run(task: tuple[tuple[int, ...], TaskWork]) -> None:
+        ordinals, work = task
+        for ordinal, lengths in zip(ordinals, _lengths_of(config, work), strict=True):
+            found[splits[ordinal] : splits[ordinal + 1]] = lengths
+
+    if workers <= 1:
+        for task in tasks:
+            run(task)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for _ in pool.map(run, tasks):
+                    pass
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    if config.eos_id is not None:
+        found += 1
+    return found
+
+
+def _tasks(config: EngineConfig, groups: IntArray) -> list[tuple[tuple[int, ...], TaskWork]]:
+    """What is to be read and decoded, each with the places of its row groups in ``groups``; those without tokens are in
+    none.
+    """
+    alone = replace(config, order=replace(config.order, lanes=1), first=0, last=1, eos_id=None)
+    offsets = np.zeros(len(groups) + 1, np.int64)
+    config.index.tokens[groups].cumsum(out=offsets[1:])
+    plan = plan_window(alone, Window(epoch=0, number=0, groups=groups, offsets=offsets, before=0))
+    return [(task.ordinals, TaskWork.of(config.index, plan, task)) for task in plan.tasks]
+
+
+def _lengths_of(config: EngineConfig, work: TaskWork) -> Iterator[IntArray]:
+    """The lengths of each row group's documents, of those of a task."""
+    raws = read_chunks(config.storage, work, None)
+    if len(raws) > 1:
+        part = config.format.decode_together(
+            raws, work.chunks, dtype=config.held_dtype, bound=config.bound, eos_id=None
+        )
+        if part is not None:
+            begins = np.append(part.starts, part.begin + len(part.tokens))
+            lengths = begins[1:] - begins[:-1]
+            ends = np.cumsum([chunk.rows for chunk in work.chunks]).tolist()
+            for chunk, end in zip(work.chunks, ends, strict=True):
+                yield _checked(lengths[end - chunk.rows : end], chunk)
+            return
+    for raw, chunk in zip(raws, work.chunks, strict=True):
+        starts, end = [], 0
+        for part in config.format.open(raw, chunk).parts():
+            starts.append(part.starts + part.begin)
+            end = part.begin + len(part.tokens)
+        begins = np.concatenate([*starts, [end]])
+        yield _checked(begins[1:] - begins[:-1], chunk)
+
+
+def _checked(lengths: IntArray, chunk: ColumnChunk) -> IntArray:
+    if len(lengths) != chunk.rows or int(lengths.sum()) != chunk.tokens:
+        raise chunk.error(
+            f"holds {len(lengths):,} documents of {int(lengths.sum()):,} tokens, and the index says {chunk.rows:,} of "
+            f"{chunk.tokens:,}"
+        )
+    return lengths
+
+
+class KnownLengths:
+    """`document_lengths` of a set, some of which are remembered: steps that follow each other are of few row groups.
+
+    Args:
+        config: of the set.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._known: dict[int, IntArray] = {}
+        self._documents = 0
+
+    def of(self, groups: IntArray) -> IntArray:
+        """See `document_lengths`; in any order."""
+        wanted, known = groups.tolist(), self._known
+        new = np.array(sorted(set(wanted).difference(known)), np.int64)
+        if len(new):
+            lengths = document_lengths(self._config, new)
+            known.update(zip(new.tolist(), np.split(lengths, self._config.index.rows[new].cumsum()[:-1]), strict=True))
+            self._documents += len(lengths)
+        for number in wanted:
+            known[number] = known.pop(number)  # what was asked for last is kept longest
+        found = np.concatenate([known[number] for number in wanted]) if wanted else np.empty(0, np.int64)
+        while self._documents > _MOST_KNOWN:
+            self._documents -= len(known.pop(next(iter(known))))
+        return found

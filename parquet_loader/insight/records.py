@@ -1,0 +1,375 @@
+"""What stands in the files of some documents: their tokens, and other columns, such as a ``url`` or an ``id``, that lie
+beside them or in a neighbouring file.
+
+    place                                row of its file    read of other columns
+    ("a.parquet", row group 1, doc 3)    1,003              the chunks of `url` of the row group that holds row 1,003
+
+A row is counted from the file's beginning, so that a neighbouring file may be cut into row groups in another way.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date, time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..batch import Piece
+from ..blocks import TokenArray
+from ..engine.config import EngineConfig
+from ..errors import ConfigError, DataError, StorageError
+from ..index.index import DatasetIndex
+from ..runs import MixtureRun, SetRun
+from ..storage.base import FileInfo, Storage
+from ..storage.opening import Source, open_storage
+
+if TYPE_CHECKING:
+    from ..pretokenize.tokenizers.base import Tokenizer
+
+__all__ = ["Description", "Place", "columns_of", "config_of", "describe_pieces", "open_parquet", "tokens_of"]
+
+Place = tuple[str, int, int]  # file, row group in it, document in that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Description:
+    """What a stretch of a document holds.
+
+    Attributes:
+        tokens: its ids, an EOS that the loader appends included, shape ``(tokens,)``.
+        ends: whether the document ends with it.
+        text: what it says; None where no tokenizer was given.
+        columns: other columns of its document, as JSON has values.
+    """
+
+    tokens: TokenArray
+    ends: bool
+    text: str | None
+    columns: dict[str, Any]
+
+
+def describe_pieces(
+    run: SetRun | MixtureRun,
+    pieces: Sequence[Piece],
+    *,
+    tokenizer: Tokenizer | None = None,
+    columns: Sequence[str] = (),
+    columns_from: Source | Mapping[str, Source] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Description]:
+    """What pieces of a run's rows hold.
+
+    Args:
+        run: that they are of.
+        pieces: as `which` gives them.
+        tokenizer: see `open_tokenizer`; None for no text.
+        columns, columns_from, storage_options: see `columns_of`. Of a mixture ``columns_from`` is by source, and those
+            that it does not name have theirs in their own files.
+
+    Returns:
+        One for each piece, in order.
+
+    Raises:
+        ConfigError, DataError, StorageError: see `tokens_of` and `columns_of`.
+    """
+    if columns_from is not None and isinstance(run, MixtureRun) != isinstance(columns_from, Mapping):
+        wanted = "a dict of folders by source, for a mixture" if isinstance(run, MixtureRun) else "one folder"
+        raise ConfigError(f"columns_from must be {wanted}")
+    found: list[Description | None] = [None] * len(pieces)
+    for source in {piece.source for piece in pieces}:
+        config = config_of(run, source)
+        here = [at for at, piece in enumerate(pieces) if piece.source == source]
+        some = [pieces[at] for at in here]
+        values: list[dict[str, Any]] = [{} for _ in some]
+        if columns:
+            beside = columns_from.get(source or "") if isinstance(columns_from, Mapping) else columns_from
+            places = [(piece.file, piece.row_group, piece.document) for piece in some]
+            values = columns_of(
+                config.storage,
+                config.index,
+                places,
+                columns,
+                columns_from=beside,
+                storage_options=storage_options if beside is not None else None,
+            )
+        for at, (tokens, ends), value in zip(here, tokens_of(config, some), values, strict=True):
+            text = None if tokenizer is None else tokenizer.decode(tokens.tolist())
+            found[at] = Description(tokens=tokens, ends=ends, text=text, columns=value)
+    return [each for each in found if each is not None]
+
+
+def config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
+    """What a run has of a source, or of its only set."""
+    return run.config_of(source or "")
+
+
+def tokens_of(config: EngineConfig, pieces: Sequence[Piece]) -> list[tuple[TokenArray, bool]]:
+    """The ids of stretches of documents, as a loader gives them, and whether the document ends with each.
+
+    Each row group concerned is read and decoded once.
+
+    Raises:
+        ConfigError: no such document, or not so many tokens.
+        StorageError, DataError: a row group cannot be read, or is not what the index says.
+    """
+    index = config.index
+    numbers = {file.path: number for number, file in enumerate(index.files)}
+    wanted: dict[int, list[int]] = defaultdict(list)
+    for at, piece in enumerate(pieces):
+        wanted[_group_of(index, numbers, (piece.file, piece.row_group, piece.document))].append(at)
+    found: list[tuple[TokenArray, bool] | None] = [None] * len(pieces)
+
+    def read(group: int) -> None:
+        chunk = index.chunk(group)
+        file = index.files[int(index.file[group])]
+        opened = config.format.open(config.storage.read(file, chunk.start, chunk.length), chunk)
+        parts = list(opened.parts(dtype=config.held_dtype, bound=config.bound, eos_id=config.eos_id))
+        tokens = np.concatenate([part.tokens for part in parts])
+        borders = np.concatenate([*(part.begin + part.starts for part in parts), [len(tokens)]])
+        for at in wanted[group]:
+            piece = pieces[at]
+            begin, end = borders[piece.document : piece.document + 2].tolist()
+            first = begin + piece.start
+            if not begin <= first <= first + piece.tokens <= end:
+                raise ConfigError(
+                    f"document {piece.document} in row group {piece.row_group} of {piece.file} has {end - begin:,} "
+                    f"tokens: there are no {piece.tokens:,} from token {piece.start:,} on"
+                )
+            found[at] = tokens[first : first + piece.tokens].copy(), first + piece.tokens == end
+
+    with ThreadPoolExecutor(_REQUESTS if config.storage.is_remote else 1) as pool:
+        list(pool.map(read, sorted(wanted)))
+    return [each for each in found if each is not None]
+
+
+_REQUESTS = 16  # at once, where reads wait for a network
+_SHOWN_NAMES = 20
+
+
+def columns_of(
+    storage: Storage,
+    index: DatasetIndex,
+    places: Sequence[Place],
+    columns: Sequence[str],
+    *,
+    columns_from: Source | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Columns of documents, as JSON has values: times, decimals and bytes are text.
+
+    Reads the footers of the files concerned, and of the row groups concerned the chunks of these columns.
+
+    Args:
+        storage, index: of the set that the documents are of.
+        places: of each document its file, as the index names it, the row group in that, and the document in that.
+        columns: their names; ``parent.child`` within a struct.
+        columns_from: where the columns are if not in the set's own files: for each of these there, a file of the same
+            path below its root and with as many rows.
+        storage_options: for the fsspec filesystem of ``columns_from``.
+
+    Returns:
+        For each place, in order, the values by column.
+
+    Raises:
+        ConfigError: no such document, no such column.
+        DataError: a file that is no Parquet, or one beside the set's with another number of rows.
+        StorageError: a file cannot be read.
+    """
+    wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of a file (the place, its row)
+    numbers = {file.path: number for number, file in enumerate(index.files)}
+    for at, place in enumerate(places):
+        number, row = _row_of(index, numbers, place)
+        wanted[number].append((at, row))
+    files = {number: index.files[number] for number in wanted}
+    if columns_from is not None:
+        storage = open_storage(columns_from, storage_options)
+        files = _files_beside(storage, files)
+    found: list[dict[str, Any]] = [{} for _ in places]
+
+    def read(number: int) -> None:
+        rows = int(index.rows[index.file == number].sum())
+        here = wanted[number]
+        with open_parquet(storage, files[number]) as parquet:
+            if parquet.metadata.num_rows != rows:
+                raise DataError(
+                    f"it has {parquet.metadata.num_rows:,} rows, and the file of tokens {rows:,}: its rows are not "
+                    "the same documents. Give the files that the tokens were made of, row by row",
+                    path=files[number].path,
+                )
+            values = _read_rows(parquet, files[number].path, [row for _, row in here], columns)
+        for (at, _), value in zip(here, values, strict=True):
+            found[at] = value
+
+    with ThreadPoolExecutor(_REQUESTS if storage.is_remote else 1) as pool:
+        list(pool.map(read, wanted))
+    return found
+
+
+def _row_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> tuple[int, int]:
+    """The number of a document's file, and its row there."""
+    group = _group_of(index, numbers, place)
+    number = int(index.file[group])
+    return number, int(index.rows[np.searchsorted(index.file, number) : group].sum()) + place[2]
+
+
+def _group_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> int:
+    """The number in the index of the row group that holds a document."""
+    path, row_group, document = place
+    if path not in numbers:
+        raise ConfigError(f"the set has no file {path!r}: files are named relative to {index.root or 'its root'}")
+    number = numbers[path]
+    begin, end = np.searchsorted(index.file, [number, number + 1])
+    at = begin + int(np.searchsorted(index.row_group[begin:end], row_group))
+    there = at < end and index.row_group[at] == row_group
+    if not there or not 0 <= document < index.rows[at]:
+        what = f"{int(index.rows[at]):,} documents in that row group" if there else "no such row group, or an empty one"
+        raise ConfigError(f"there is no document {document} in row group {row_group} of {path}: {what}")
+    return int(at)
+
+
+def _files_beside(storage: Storage, files: Mapping[int, FileInfo]) -> dict[int, FileInfo]:
+    there = {file.path: file for file in storage.list_files()}
+    for file in files.values():
+        if file.path not in there:
+            raise ConfigError(
+                f"{storage.root} has no file {file.path!r}, the path that the file of tokens has below its root; it "
+                f"has {_some(list(there))}"
+            )
+    return {number: there[file.path] for number, file in files.items()}
+
+
+def _read_rows(parquet: pq.ParquetFile, name: str, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
+    paths = {column: _path_of(parquet.schema_arrow, column, name) for column in columns}
+    ends = np.cumsum([parquet.metadata.row_group(at).num_rows for at in range(parquet.num_row_groups)])
+    groups = np.searchsorted(ends, rows, side="right")
+    found: list[dict[str, Any]] = [{} for _ in rows]
+    for group in sorted(set(groups.tolist())):
+        here = np.flatnonzero(groups == group).tolist()
+        begin = int(ends[group - 1]) if group else 0
+        table = parquet.read_row_group(group, columns=[".".join(path) for path in paths.values()], use_threads=False)
+        for column, path in paths.items():
+            values = table.column(table.schema.get_field_index(path[0]))
+            for at in here:
+                found[at][column] = _plain_of(_inside(values[rows[at] - begin], path[1:]))
+    return found
+
+
+def _inside(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if not value.is_valid:
+            return value
+        value = value[name]
+    return value
+
+
+def _path_of(schema: pa.Schema, column: str, file: str) -> list[str]:
+    """The names that lead to a column: one, or more where it is in structs."""
+    for path in ([column], column.split(".")):
+        fields: list[pa.Field] = list(schema)
+        for depth, name in enumerate(path, 1):
+            fields = [field for field in fields if field.name == name]
+            if len(fields) != 1:
+                break
+            if depth == len(path):
+                return path
+            fields = list(fields[0].type) if pa.types.is_struct(fields[0].type) else []
+    raise ConfigError(f"{file} has no column {column!r} (or more than one); it has {_some(_names(schema))}")
+
+
+def _names(fields: Any, parent: str = "") -> list[str]:
+    names = []
+    for field in fields:
+        names.append(parent + field.name)
+        if pa.types.is_struct(field.type):
+            names += _names(field.type, f"{parent}{field.name}.")
+    return names
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
+    return (", ".join(map(repr, names[:_SHOWN_NAMES])) or "none") + more
+
+
+def _plain_of(value: Any) -> Any:
+    try:
+        return _plain(value.as_py())
+    except UnicodeDecodeError:
+        return value.as_buffer().to_pybytes().decode(errors="replace")
+    except (ValueError, OverflowError):  # a time that Python's types do not hold
+        with suppress(pa.ArrowException):
+            return value.cast(pa.string()).as_py()
+        return str(value.type)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value)
+
+
+@contextmanager
+def open_parquet(storage: Storage, file: FileInfo) -> Iterator[pq.ParquetFile]:
+    """A file of a storage, to be read a column chunk at a time; pages that have checksums are checked.
+
+    Raises:
+        DataError: it is no Parquet, or what is read of it is damaged.
+        StorageError: it cannot be read.
+    """
+    try:
+        # Without buffering ahead, pyarrow asks for the footer and for each chunk, and for nothing else.
+        yield pq.ParquetFile(_StoredFile(storage, file), pre_buffer=False, page_checksum_verification=True)
+    except StorageError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"cannot be read: {error}", path=file.path) from error
+
+
+class _StoredFile(io.RawIOBase):
+    """A file of a storage, as pyarrow wants files: each read is one of the storage's."""
+
+    def __init__(self, storage: Storage, file: FileInfo) -> None:
+        self._storage, self._file, self._at = storage, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._file.size - self._at)
+        size = left if size is None or size < 0 else min(size, left)
+        data = self._storage.read(self._file, self._at, size) if size else b""
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

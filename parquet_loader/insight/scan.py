@@ -1,0 +1,324 @@
+"""What every document of a row group tells, with next to no Python object for any of them.
+
+A row group's parts are put back together to whole documents, at no more than a part and a document at a time:
+
+    parts          │ a a a b b │ b b c c c │ c d │         documents go on from part to part
+    blocks         │ a a a │  b b b b │ c c c c │ d │      each of whole documents: tokens and offsets
+
+Documents are compared by 128-bit hashes of their tokens: two that differ have equal ones with a chance of 2^-128. Those
+of up to 16 tokens, of which there may be as many as there are tokens, are hashed all at once by NumPy; longer ones one
+by one by XXH3 where it is installed, and by BLAKE2 where not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..blocks import IntArray, TokenArray, TokenPart
+from ..errors import DataError
+from ..formats.base import ColumnChunk, OpenChunk
+
+__all__ = [
+    "DOCUMENT",
+    "FIELDS",
+    "Copies",
+    "Questions",
+    "ScannedGroup",
+    "copies",
+    "hash_documents",
+    "scan_group",
+    "whole_documents",
+]
+
+# Of each row group, int64.
+FIELDS = (
+    "documents",
+    "tokens",
+    "empty",
+    "min_id",  # 0 where there is no token
+    "max_id",  # -1 where there is no token
+    "out_of_range",
+    "first_out_of_range",  # the document of the first one; -1 for none
+    "eos_missing",
+    "first_eos_missing",
+    "eos_inside",
+    "eos_doubled",
+)
+# Of each document that has tokens: its hash, its number in the row group, how many it has.
+DOCUMENT = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4"), ("tokens", "<u4")])
+_SHORT = 16
+_AT_ONCE = 1 << 16  # tokens, which stay in a core's cache from one look to the next
+_NAMED = 5  # of a row group's longest documents
+
+_WORDS = np.random.Philox(key=[0x6B657973, 0]).random_raw(2 * (_SHORT + 1)).reshape(_SHORT + 1, 2) | np.uint64(1)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+try:
+    from xxhash import xxh3_128_digest
+
+    HASH = "xxh3"
+except ImportError:
+    HASH = "blake2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What is asked of documents.
+
+    Attributes:
+        vocab_size: ids are to be in ``[0, vocab_size)``; None where only below 0 is wrong.
+        eos_id: looked for at the end of documents, and within.
+        every: of the hashes of documents, those divisible by this are kept; 0 for none.
+        dtype: of tokens, where all of a row group fit: what hashes are made of.
+        hash: of longer documents, by name.
+    """
+
+    vocab_size: int | None = None
+    eos_id: int | None = None
+    every: int = 1
+    dtype: str = "int64"
+    hash: str = field(default=HASH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScannedGroup:
+    """What was found in a row group.
+
+    Attributes:
+        numbers: in the order of `FIELDS`, int64.
+        longest: (tokens, document) of the longest documents, the longest one first.
+        documents: those with tokens that are kept, of the dtype `DOCUMENT`.
+    """
+
+    numbers: IntArray
+    longest: list[tuple[int, int]]
+    documents: npt.NDArray[Any]
+
+
+def whole_documents(parts: Iterable[TokenPart]) -> Iterator[tuple[TokenArray, IntArray]]:
+    """The documents of a row group, in blocks of whole ones: tokens, and offsets of shape ``(documents + 1,)``."""
+    begun: list[TokenArray] = []  # the last document, which may go on
+    for part, is_last in _with_last(parts):
+        starts = part.starts
+        if begun:
+            begun.append(part.tokens[: starts[0]] if len(starts) else part.tokens)
+            if len(starts) or is_last:
+                tokens = np.concatenate(begun)
+                yield tokens, np.array([0, len(tokens)])
+                begun = []
+        if is_last and len(starts):
+            yield part.tokens[starts[0] :], np.append(starts, len(part.tokens)) - starts[0]
+        elif len(starts):
+            if len(starts) > 1:
+                yield part.tokens[starts[0] : starts[-1]], starts - starts[0]
+            begun = [part.tokens[starts[-1] :]]
+
+
+def _with_last(parts: Iterable[TokenPart]) -> Iterator[tuple[TokenPart, bool]]:
+    before: TokenPart | None = None
+    for part in parts:
+        if before is not None:
+            yield before, False
+        before = part
+    if before is not None:
+        yield before, True
+
+
+def hash_documents(tokens: TokenArray, offsets: IntArray, dtype: npt.DTypeLike) -> npt.NDArray[np.uint64]:
+    """128-bit hashes of documents, shape ``(documents, 2)``; equal documents have equal ones.
+
+    Args:
+        tokens: shape ``(tokens,)``.
+        offsets: shape ``(documents + 1,)``; no document may be empty.
+        dtype: in which tokens are hashed; documents of which one does not fit are hashed as int64.
+    """
+    lengths = np.diff(offsets)
+    found = np.empty((len(lengths), 2), np.uint64)
+    is_long = lengths > _SHORT
+    short = np.flatnonzero(~is_long)
+    if len(short):
+        found[short] = _hash_short(tokens, offsets[short], lengths[short])
+    places = np.flatnonzero(is_long)
+    if len(places):
+        narrow = tokens.astype(dtype, copy=False)
+        views = [memoryview(narrow)]
+        is_wide = np.zeros(len(places), bool)
+        if narrow is not tokens:  # a row group of which not all ids fit, perhaps
+            views.append(memoryview(tokens.astype(np.int64)))
+            is_wide = ~np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places]
+        digest = _digest()
+        bounds = zip(is_wide.tolist(), offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
+        digests = b"".join([digest(views[wide][begin:end]) for wide, begin, end in bounds])
+        found[places] = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    return found
+
+
+def _digest() -> Callable[[memoryview], bytes]:
+    if HASH == "xxh3":
+        return xxh3_128_digest
+    return lambda data: hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _hash_short(tokens: TokenArray, begins: IntArray, lengths: IntArray) -> npt.NDArray[np.uint64]:
+    """Of documents of 1 to 16 tokens: sums of all tokens times random odd words, one for each place."""
+    sums = [lengths.astype(np.uint64) * _WORDS[_SHORT, half] for half in range(2)]
+    order = np.argsort(-lengths, kind="stable")  # those that have a place at all come first
+    begins, counts = begins[order], np.bincount(lengths, minlength=_SHORT + 2)
+    having = len(lengths)
+    sums = [each[order] for each in sums]
+    for place in range(_SHORT):
+        having -= int(counts[place])
+        if not having:
+            break
+        words = tokens[begins[:having] + place].astype(np.uint64)
+        for half in range(2):
+            sums[half][:having] += words * _WORDS[place, half]
+    found = np.empty((len(lengths), 2), np.uint64)
+    for half in range(2):
+        mixed = (sums[half] ^ (sums[half] >> np.uint64(32))) * _SPREAD
+        found[order, half] = mixed ^ (mixed >> np.uint64(29))
+    return found
+
+
+def scan_group(opened: OpenChunk, chunk: ColumnChunk, questions: Questions) -> ScannedGroup:
+    """Decode a row group and look at all of its documents.
+
+    Raises:
+        DataError: it does not decode to what the index says.
+    """
+    dtype = np.dtype(questions.dtype)
+    if dtype.itemsize <= chunk.layout.dtype.itemsize:
+        try:
+            return _scan(opened.parts(dtype=dtype, bound=int(np.iinfo(dtype).max) + 1), questions)
+        except DataError:  # damage, or ids that do not fit, which are looked at as they are
+            pass
+    return _scan(opened.parts(), questions)
+
+
+def _scan(parts: Iterable[TokenPart], questions: Questions) -> ScannedGroup:
+    of = dict.fromkeys(FIELDS, 0)
+    of["max_id"] = of["first_out_of_range"] = of["first_eos_missing"] = -1
+    longest: list[tuple[int, int]] = []
+    kept: list[npt.NDArray[Any]] = [np.empty(0, DOCUMENT)]
+    for tokens, offsets in whole_documents(parts):
+        first = of["documents"]
+        lengths = np.diff(offsets)
+        of["documents"] += len(lengths)
+        of["empty"] += int((lengths == 0).sum())
+        longest = sorted([*longest, *_longest(lengths, first)], key=lambda each: (-each[0], each[1]))[:_NAMED]
+        if len(tokens):
+            _look_at_ids(of, tokens, offsets, first, questions)
+        if questions.eos_id is not None:
+            _look_at_ends(of, tokens, offsets, first, questions.eos_id)
+        if questions.every and len(tokens):
+            kept.append(_kept(tokens, offsets, first, questions))
+        of["tokens"] += len(tokens)
+    return ScannedGroup(
+        numbers=np.array([of[name] for name in FIELDS], np.int64), longest=longest, documents=np.concatenate(kept)
+    )
+
+
+def _kept(tokens: TokenArray, offsets: IntArray, first: int, questions: Questions) -> npt.NDArray[Any]:
+    filled = np.flatnonzero(np.diff(offsets))
+    borders = np.append(offsets[filled], offsets[-1])
+    hashes = hash_documents(tokens, borders, questions.dtype)
+    found = np.empty(len(filled), DOCUMENT)
+    found["high"], found["low"] = hashes.T
+    found["document"] = first + filled
+    found["tokens"] = np.diff(borders)
+    return found if questions.every == 1 else found[found["high"] % np.uint64(questions.every) == 0]
+
+
+def _longest(lengths: IntArray, first: int) -> list[tuple[int, int]]:
+    places = np.flatnonzero(lengths)
+    if len(places) > _NAMED:
+        least = np.partition(lengths, -_NAMED)[-_NAMED]
+        places = np.concatenate([np.flatnonzero(lengths > least), np.flatnonzero(lengths == least)[:_NAMED]])
+    return [(int(lengths[place]), first + int(place)) for place in places]
+
+
+def _look_at_ids(of: dict[str, int], tokens: TokenArray, offsets: IntArray, first: int, questions: Questions) -> None:
+    has_any = of["max_id"] >= of["min_id"]
+    low, high = of["min_id"], of["max_id"]
+    for begin in range(0, len(tokens), _AT_ONCE):
+        some = tokens[begin : begin + _AT_ONCE]
+        smallest, largest = int(some.min()), int(some.max())
+        low, high = (min(low, smallest), max(high, largest)) if has_any else (smallest, largest)
+        has_any = True
+        bound = questions.vocab_size
+        if smallest < 0 or (bound is not None and largest >= bound):
+            wrong = np.flatnonzero((some < 0) | (some >= bound) if bound is not None else some < 0)
+            of["out_of_range"] += len(wrong)
+            if of["first_out_of_range"] < 0:
+                place = begin + int(wrong[0])
+                of["first_out_of_range"] = first + int(np.searchsorted(offsets, place, side="right")) - 1
+    of["min_id"], of["max_id"] = low, high
+
+
+def _look_at_ends(of: dict[str, int], tokens: TokenArray, offsets: IntArray, first: int, eos_id: int) -> None:
+    lengths = np.diff(offsets)
+    ends = np.zeros(len(lengths), bool)
+    filled = np.flatnonzero(lengths)
+    last = offsets[filled + 1] - 1
+    ends[filled] = tokens[last] == eos_id
+    all_of_them = sum(
+        int(np.count_nonzero(tokens[begin : begin + _AT_ONCE] == eos_id)) for begin in range(0, len(tokens), _AT_ONCE)
+    )
+    ending = int(ends.sum())
+    two = last[(lengths[filled] > 1) & ends[filled]]
+    of["eos_missing"] += len(ends) - ending
+    of["eos_inside"] += all_of_them - ending
+    of["eos_doubled"] += int((tokens[two - 1] == eos_id).sum())
+    if of["first_eos_missing"] < 0 and ending < len(ends):
+        of["first_eos_missing"] = first + int(ends.argmin())
+
+
+class Copies(NamedTuple):
+    """Documents that are the same as an earlier one.
+
+    Attributes:
+        documents, tokens: how many there are, without the first of each content.
+        examples: places of a first one and its first copy, of the contents whose copies take most tokens.
+    """
+
+    documents: int
+    tokens: int
+    examples: list[tuple[int, int]]
+
+
+def copies(kept: npt.NDArray[Any], most_examples: int) -> Copies:
+    """Which of all documents are the same.
+
+    Args:
+        kept: of the dtype `DOCUMENT`, in storage order.
+        most_examples: how many to give.
+    """
+    order = np.argsort(kept["high"], kind="stable")
+    high = kept["high"][order]
+    again = np.flatnonzero(high[1:] == high[:-1])
+    places = np.sort(order[np.union1d(again, again + 1)])  # few others than the same documents
+    del order, high
+    _, content = np.unique(kept[["high", "low"]][places], return_inverse=True)
+    order = np.argsort(content, kind="stable")
+    places, content = places[order], content[order]
+    tokens = kept["tokens"][places].astype(np.int64)
+    is_first = np.ones(len(places), bool)
+    is_first[1:] = content[1:] != content[:-1]
+    begins = np.flatnonzero(is_first)
+    taken = np.add.reduceat(np.where(is_first, 0, tokens), begins) if len(begins) else begins
+    largest = begins[np.lexsort((places[begins], -taken))][:most_examples]
+    return Copies(
+        documents=int((~is_first).sum()),
+        tokens=int(tokens[~is_first].sum()),
+        examples=[
+            (int(places[begin]), int(places[begin + 1]))
+            for begin in largest.tolist()
+            if begin + 1 < len(places) and not is_first[begin + 1]
+        ],
+    )

@@ -1,0 +1,99 @@
+"""``parquet-loader inspect``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from unique_sets import unique_groups, write_set
+
+from parquet_loader.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_set(tmp_path / "set", [[[[1, 2, 9], [4, 5, 9]], [[6, 9]]]])
+
+
+def test_a_section_tells_what_is_in_a_set(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["inspect", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{folder}: column 'tokens'")
+    assert "documents             3\n" in shown
+    assert "documents end with 9 already (100.0% of 3 documents read): leave eos_id out, or they get two" in shown
+    assert "mean 2.7, longest 3; all were read" in shown
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        ([[7, 1], [7, 2]], "documents begin with 7 (100.0% of 2 documents read), which parts them"),
+        ([[1, 2], [3, 4]], "give eos_id, so that they are parted"),
+    ],
+)
+def test_whether_an_eos_is_needed_is_said(
+    tmp_path: Path, documents: list[list[int]], says: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["inspect", str(write_set(tmp_path / "set", [[documents]]))]) == 0
+    assert says in capsys.readouterr().out
+
+
+def test_more_than_three_sets_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    sets = [f"{name}={write_set(tmp_path / name, unique_groups([[[5] * 4]]))}" for name in "abcd"]
+    assert main(["inspect", *sets]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["set", "files", "row"]
+    assert [line.split()[0] for line in lines[2:]] == list("abcd")
+
+
+def test_files_are_one_set(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    write_set(folder, [[], [[[1]]]])
+    write_set(folder, [[[[1, 2, 9]]]])
+    assert main(["inspect", "--json", *sorted(map(str, folder.iterdir()))]) == 0
+    (only,) = json.loads(capsys.readouterr().out)["sets"]
+    assert only["inspection"]["files"] == 2
+
+
+def test_the_sets_of_a_run_are_looked_at(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    lists = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"x": lists, "y": lists}), other / "a.parquet")
+    run = tmp_path / "run.toml"
+    run.write_text(f'[source]\na = "{folder}"\nb = {{ source = "{other}", column = "y" }}\n')
+    assert main(["inspect", "--json", "--run", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out)["sets"]
+    assert [(each["name"], each["inspection"]["column"]) for each in found] == [("a", "tokens"), ("b", "y")]
+
+
+def test_an_error_of_one_set_does_not_hide_the_others(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["inspect", str(folder / "absent"), str(folder)]) == 2
+    shown = capsys.readouterr()
+    assert "column 'tokens'" in shown.out
+    assert shown.err.startswith(f"error: {folder}/absent: there is no ")
+
+
+def test_columns_are_shown_where_one_has_to_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    lists = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"input_ids": lists, "labels": lists}), tmp_path / "a.parquet")
+    assert main(["inspect", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert "input_ids  list of int32  may hold tokens" in shown.out
+    assert "Choose one with --column, for instance --column input_ids" in shown.out
+    assert main(["inspect", str(tmp_path), "--column", "input_ids"]) == 0
+
+
+def test_text_is_told_with_the_command_that_tokenizes_it(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert (
+        "It holds text and no tokens: tokenize it with `python -m parquet_loader.pretokenize" in capsys.readouterr().out
+    )
+
+
+def test_nothing_given_is_said(capsys: pytest.CaptureFixture) -> None:
+    assert main(["inspect"]) == 2
+    assert "no set is given" in capsys.readouterr().err
