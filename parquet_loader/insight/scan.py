@@ -147,10 +147,10 @@ def hash_documents(tokens: TokenArray, offsets: IntArray, dtype: npt.DTypeLike) 
     places = np.flatnonzero(is_long)
     if len(places):
         narrow = tokens.astype(dtype, copy=False)
-        views = [memoryview(narrow)]
+        views = [narrow.data]
         is_wide = np.zeros(len(places), bool)
         if narrow is not tokens:  # a row group of which not all ids fit, perhaps
-            views.append(memoryview(tokens.astype(np.int64)))
+            views.append(tokens.astype(np.int64).data)
             is_wide = ~np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places]
         digest = _digest()
         bounds = zip(is_wide.tolist(), offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
