@@ -10,7 +10,7 @@ from ..insight.opening import open_run
 from ..insight.trace import Piece, Places, Trace, Tracer
 from ..runs import MixtureRun, SetRun
 from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
-from .output import print_json, table
+from .output import Progress, print_json, table
 
 __all__ = ["add", "run"]
 
@@ -82,13 +82,14 @@ def run(given: argparse.Namespace) -> int:
         step = opened.progress.rows_before(opened.progress.position) - 1
         if step < 0:
             raise ConfigError("nothing was run so far: say which step with --step, or which document with --document")
-    found = Tracer(opened).which(
-        step,
-        rows=given.row,
-        columns=None if given.columns_range is None else (given.columns_range.start, given.columns_range.stop),
-        rank=given.of_rank,
-        world_size=given.of_world_size,
-    )
+    with Progress("lengths of documents", "row group") as progress:
+        found = Tracer(opened, progress.show).which(
+            step,
+            rows=given.row,
+            columns=None if given.columns_range is None else (given.columns_range.start, given.columns_range.stop),
+            rank=given.of_rank,
+            world_size=given.of_world_size,
+        )
     pieces = found.pieces
     described = _described(given, opened, pieces)
     if given.json:
@@ -171,9 +172,10 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
             flag = name.removeprefix("of_").replace("_", "-")
             raise ConfigError(f"--document asks for steps, and --{flag} is of one; use --within-steps")
     file, row_group, document = given.document
-    found = Tracer(opened).find(
-        file, row_group, document, source=given.source_name, steps=given.within_steps, epochs=given.within_epochs
-    )
+    with Progress("lengths of documents", "row group") as progress:
+        found = Tracer(opened, progress.show).find(
+            file, row_group, document, source=given.source_name, steps=given.within_steps, epochs=given.within_epochs
+        )
     whole = Piece(
         row=0,
         column=0,
@@ -198,7 +200,10 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
 
 def _of_document(found: Places) -> str:
     where = f"document {found.document:,} of row group {found.row_group:,} of {found.file}, {found.tokens:,} tokens"
-    steps = f"steps {found.first:,} to {found.last - 1:,}" if found.last else "the epochs asked for"
+    (first, last), word = found.epochs, "epoch"
+    if found.steps[1] is not None:
+        (first, last), word = (found.steps[0], found.steps[1]), "step"
+    steps = f"{word}s {first:,} to {last - 1:,}" if last - first > 1 else f"{word} {first:,}"
     if not found.places:
         why = "it is empty" if not found.tokens else f"it does not come in {steps}"
         return f"{where}: {why}"

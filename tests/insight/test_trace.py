@@ -171,7 +171,7 @@ def test_with_a_state_a_document_is_looked_for_in_what_was_run(folder: Path) -> 
     run = opened(folder, batches[-1].state)
     wanted = FILES[1][0][3]
     found = find(run, "part-001.parquet", 0, 3)
-    assert (found.first, found.last) == (0, 40)
+    assert found.steps == (0, 40)
     given = sum(int(np.isin(batch.tokens, wanted).sum()) for batch in batches)
     assert sum(place.tokens for place in found.places) == given > 0
 
