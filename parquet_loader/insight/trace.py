@@ -326,7 +326,7 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
         if run.finish is not None and position >= max(run.finish.stop, progress.position):
             last = replace(progress, position=run.finish.stop).rows_before(run.finish.stop - 1)
             raise ConfigError(
-                f"the run of epochs={run.finish.epochs} ends with step {last:,}: there is no step {number:,}"
+                f"the run ends with step {last:,} (epochs={run.finish.epochs}): there is no step {number:,}"
             )
         lengths = tuple(change for change in progress.lengths if change[0] <= position)
         return Step(Progress(position=position, lengths=lengths, skips=progress.skips), run.configs, None, run.options)

@@ -122,7 +122,7 @@ def test_a_source_of_a_mixture_is_named(folder: Path, capsys: pytest.CaptureFixt
     ("arguments", "says"),
     [
         ([], "say which step with --step"),
-        (["--step", "99"], "epochs=2 ends with step"),
+        (["--step", "99"], "the run ends with step"),
         (["--step", "1", "--document", "a:0:0"], "--step is of one"),
         (["--document", "part-009.parquet:0:0"], "the set has no file 'part-009.parquet'"),
         (["--step", "1", "--row", "9"], "a row must be an integer in [0, 3], not 9"),

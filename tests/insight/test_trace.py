@@ -130,7 +130,9 @@ def test_a_step_beyond_the_end_is_refused_with_the_last_one(folder: Path) -> Non
     with ParquetLoader(folder, **OPTIONS, epochs=1) as loader:
         steps = len(list(loader))
     assert which(run, steps - 1).pieces
-    with pytest.raises(ConfigError, match=rf"epochs=1 ends with step {steps - 1}: there is no step {steps}"):
+    with pytest.raises(
+        ConfigError, match=rf"the run ends with step {steps - 1} \(epochs=1\): there is no step {steps}"
+    ):
         which(run, steps)
 
 
