@@ -19,7 +19,7 @@ from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
 from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
 
-__all__ = ["add", "lines_of", "run"]
+__all__ = ["add", "columns_from", "is_url", "lines_of", "run"]
 
 _ROWS = 2
 _CHARACTERS = 1000
@@ -77,15 +77,14 @@ def run(given: argparse.Namespace) -> int:
     tokenizer, note = _tokenizer(given.tokenizer, opened)
     if note:
         print(f"note: {note}", file=sys.stderr)
-    columns_from = _columns_from(given.columns_from, opened)
     found = show(
         opened,
         step,
         rows=_rows(given.rows, options.lanes),
         tokenizer=tokenizer,
         columns=tuple(filter(None, (given.columns or "").split(","))),
-        columns_from=columns_from,
-        storage_options=options.storage_options if any(map(_is_url, given.columns_from or ())) else None,
+        columns_from=columns_from(given.columns_from, opened),
+        storage_options=options.storage_options if any(map(is_url, given.columns_from or ())) else None,
     )
     if given.json:
         print(json.dumps(found.to_json()))  # in ASCII: whatever a document holds, a terminal does not obey it
@@ -124,7 +123,8 @@ def _rows(text: str | None, lanes: int) -> range:
     return rows
 
 
-def _columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:
+def columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:
+    """What ``--columns-from`` says, as `describe_pieces` takes it."""
     if given is None:
         return None
     if isinstance(opened, SetRun):
@@ -136,7 +136,8 @@ def _columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str |
     return {name: folder for name, _, folder in parts}
 
 
-def _is_url(text: str) -> bool:
+def is_url(text: str) -> bool:
+    """Whether a FOLDER or NAME=FOLDER is a URL."""
     return not is_local(text.rpartition("=")[2])
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..insight.opening import open_run
+from ..insight.records import describe_pieces
+from ..insight.text import open_tokenizer, open_tokenizer_of, printable
 from ..insight.trace import Piece, Places, Trace, Tracer
 from ..runs import MixtureRun, SetRun
 from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
-from .output import print_json, table
+from .output import Progress, print_json, table
+from .show import columns_from, is_url
 
 __all__ = ["add", "run"]
 
@@ -42,7 +45,14 @@ def add(commands: Any) -> None:
     step.add_argument(
         "--step", type=count, metavar="STEP", help="its number in the run, from 0 (the checkpoint's last)"
     )
-    step.add_argument("--row", type=_range, metavar="ROW", help="of the global batch, such as 7, or 0:8 for 0 to 7")
+    step.add_argument(
+        "--row",
+        "--rows",
+        dest="row",
+        type=_range,
+        metavar="ROW",
+        help="of the global batch, such as 7, or 0:8 for 0 to 7",
+    )
     step.add_argument("--rank", dest="of_rank", type=count, metavar="RANK", help="the rows of this rank")
     step.add_argument("--world-size", dest="of_world_size", type=positive, metavar="RANKS", help="of so many")
     step.add_argument("--columns-range", type=_range, metavar="COLUMNS", help="of the rows, such as 0:512")
@@ -82,13 +92,14 @@ def run(given: argparse.Namespace) -> int:
         step = opened.progress.rows_before(opened.progress.position) - 1
         if step < 0:
             raise ConfigError("nothing was run so far: say which step with --step, or which document with --document")
-    found = Tracer(opened).which(
-        step,
-        rows=given.row,
-        columns=None if given.columns_range is None else (given.columns_range.start, given.columns_range.stop),
-        rank=given.of_rank,
-        world_size=given.of_world_size,
-    )
+    with Progress("lengths of documents", "row group") as progress:
+        found = Tracer(opened, progress.show).which(
+            step,
+            rows=given.row,
+            columns=None if given.columns_range is None else (given.columns_range.start, given.columns_range.stop),
+            rank=given.of_rank,
+            world_size=given.of_world_size,
+        )
     pieces = found.pieces
     described = _described(given, opened, pieces)
     if given.json:
@@ -104,30 +115,22 @@ def run(given: argparse.Namespace) -> int:
 def _described(given: argparse.Namespace, opened: SetRun | MixtureRun, pieces: list[Piece]) -> list[dict[str, Any]]:
     """What is to be said of pieces beside where they are."""
     wants_text = given.text or given.tokenizer is not None
-    columns = given.columns.split(",") if given.columns else []
+    columns = tuple(filter(None, (given.columns or "").split(",")))
     if not pieces or not (wants_text or columns):
         return [{} for _ in pieces]
-    from ..insight.records import describe_pieces  # these bring tokenizers
-    from ..insight.text import open_tokenizer, open_tokenizer_of
-
     tokenizer = None
     if given.tokenizer is not None:
         tokenizer = open_tokenizer(given.tokenizer)
     elif wants_text:
         configs = {piece.source or "": opened.config_of(piece.source or "") for piece in pieces}
         tokenizer = open_tokenizer_of({name: (each.storage, each.index) for name, each in configs.items()})
-    columns_from: Any = None
-    if given.columns_from:
-        columns_from = given.columns_from[0]
-        if isinstance(opened, MixtureRun):
-            columns_from = {name: path for name, _, path in (each.partition("=") for each in given.columns_from)}
     found = describe_pieces(
         opened,
         pieces,
         tokenizer=tokenizer,
         columns=columns,
-        columns_from=columns_from,
-        storage_options=given.storage_options,
+        columns_from=columns_from(given.columns_from, opened),
+        storage_options=opened.options.storage_options if any(map(is_url, given.columns_from or ())) else None,
     )
     return [
         {**({"text": each.text} if wants_text else {}), **({"columns": each.columns} if columns else {})}
@@ -148,8 +151,8 @@ def _of_step(found: Trace, pieces: list[Piece], described: list[dict[str, Any]])
     text = ["text"] if described and "text" in described[0] else []
     rows = [
         [
-            *(getattr(piece, name) for name in names),
-            *(more["columns"][name] for name in beside),
+            *(_one_line(getattr(piece, name)) for name in names),
+            *(_one_line(more["columns"][name]) for name in beside),
             *(_shortened(more[name]) for name in text),
         ]
         for piece, more in zip(pieces, described, strict=True)
@@ -157,11 +160,14 @@ def _of_step(found: Trace, pieces: list[Piece], described: list[dict[str, Any]])
     return f"{head}\n\n{table(rows, [*(name.replace('_', ' ') for name in names), *beside, *text])}"
 
 
+def _one_line(value: Any) -> Any:
+    """What is not a number as text that no terminal obeys."""
+    return value if value is None or isinstance(value, (int, float)) else printable(" ".join(str(value).split()))
+
+
 def _shortened(text: str) -> str:
     """The begin of a text on a line of its own."""
-    from ..insight.text import printable
-
-    line = printable(" ".join(text[: 2 * _SHOWN].split()))
+    line = str(_one_line(text[: 2 * _SHOWN]))
     return line if len(text) <= _SHOWN and len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
@@ -171,9 +177,10 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
             flag = name.removeprefix("of_").replace("_", "-")
             raise ConfigError(f"--document asks for steps, and --{flag} is of one; use --within-steps")
     file, row_group, document = given.document
-    found = Tracer(opened).find(
-        file, row_group, document, source=given.source_name, steps=given.within_steps, epochs=given.within_epochs
-    )
+    with Progress("lengths of documents", "row group") as progress:
+        found = Tracer(opened, progress.show).find(
+            file, row_group, document, source=given.source_name, steps=given.within_steps, epochs=given.within_epochs
+        )
     whole = Piece(
         row=0,
         column=0,
@@ -189,7 +196,7 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
         print_json({**found.to_json(), **described})
     else:
         for name, value in described.get("columns", {}).items():
-            print(f"{name}: {value}")
+            print(f"{_one_line(name)}: {_one_line(value)}")
         if "text" in described:
             print(f"text: {_shortened(described['text'])}")
         print(_of_document(found))
@@ -198,7 +205,10 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
 
 def _of_document(found: Places) -> str:
     where = f"document {found.document:,} of row group {found.row_group:,} of {found.file}, {found.tokens:,} tokens"
-    steps = f"steps {found.first:,} to {found.last - 1:,}" if found.last else "the epochs asked for"
+    (first, last), word = found.epochs, "epoch"
+    if found.steps[1] is not None:
+        (first, last), word = (found.steps[0], found.steps[1]), "step"
+    steps = f"{word}s {first:,} to {last - 1:,}" if last - first > 1 else f"{word} {first:,}"
     if not found.places:
         why = "it is empty" if not found.tokens else f"it does not come in {steps}"
         return f"{where}: {why}"

@@ -53,7 +53,7 @@ FIELDS = (
 # Of each document that has tokens: its hash, its number in the row group, how many it has.
 DOCUMENT = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4"), ("tokens", "<u4")])
 _SHORT = 16
-_AT_ONCE = 1 << 16  # tokens, which stay in a core's cache from one look to the next
+_AT_ONCE = 1 << 18  # tokens, which stay in a core's cache from one look to the next
 _NAMED = 5  # of a row group's longest documents
 
 _WORDS = np.random.Philox(key=[0x6B657973, 0]).random_raw(2 * (_SHORT + 1)).reshape(_SHORT + 1, 2) | np.uint64(1)
@@ -147,14 +147,15 @@ def hash_documents(tokens: TokenArray, offsets: IntArray, dtype: npt.DTypeLike) 
     places = np.flatnonzero(is_long)
     if len(places):
         narrow = tokens.astype(dtype, copy=False)
-        views = [memoryview(narrow)]
-        is_wide = np.zeros(len(places), bool)
-        if narrow is not tokens:  # a row group of which not all ids fit, perhaps
-            views.append(memoryview(tokens.astype(np.int64)))
-            is_wide = ~np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places]
-        digest = _digest()
-        bounds = zip(is_wide.tolist(), offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
-        digests = b"".join([digest(views[wide][begin:end]) for wide, begin, end in bounds])
+        digest, view = _digest(), narrow.data
+        bounds = zip(offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
+        if narrow is tokens:
+            digests = b"".join([digest(view[begin:end]) for begin, end in bounds])
+        else:  # a row group of which not all ids fit, perhaps
+            wide = tokens.astype(np.int64).data
+            fits = np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places].tolist()
+            each = zip(fits, bounds, strict=True)
+            digests = b"".join([digest((view if fit else wide)[begin:end]) for fit, (begin, end) in each])
         found[places] = np.frombuffer(digests, "<u8").reshape(-1, 2)
     return found
 

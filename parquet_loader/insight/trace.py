@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ from .lengths import KnownLengths
 __all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
 
 _MOST_STEPS = 2**50  # so far ahead a source is looked for
+_PIECE = tuple(each.name for each in fields(Piece))  # `asdict` takes ten times as long, and a step has thousands
 _MOST_TABLES = 64  # of blocks, each of 1,024 bytes a lane
 
 
@@ -111,7 +112,7 @@ class Trace:
             "overlap": self.overlap,
             "lanes": self.lanes,
             "skipped": self.skipped,
-            "pieces": [asdict(piece) for piece in self.pieces],
+            "pieces": [{name: getattr(piece, name) for name in _PIECE} for piece in self.pieces],
         }
 
 
@@ -145,7 +146,8 @@ class Places:
     Attributes:
         source, file, row_group, document: which document; see `Piece`.
         tokens: of it, EOS included.
-        first, last: the steps ``[first, last)`` that were looked at; ``last`` is None for all that there will be.
+        steps: the steps ``[steps[0], steps[1])`` that were looked at; the second is None for all that there will be.
+        epochs: of the set or source, those that were looked at, in the same way.
         places: by step, row and column. With ``overlap`` a row's last token is the first one of the lane's next row,
             if that follows in the text: it is in both.
     """
@@ -155,8 +157,8 @@ class Places:
     row_group: int
     document: int
     tokens: int
-    first: int
-    last: int | None
+    steps: tuple[int, int | None]
+    epochs: tuple[int, int]
     places: tuple[Place, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -228,10 +230,13 @@ class Tracer:
 
     Args:
         run: see `which`. Where it is by the time of a question counts.
+        progress: called with how many row groups have been read and how many there are to read, of those that a part
+            of the answer needs.
     """
 
-    def __init__(self, run: SetRun | MixtureRun) -> None:
+    def __init__(self, run: SetRun | MixtureRun, progress: Callable[[int, int], None] | None = None) -> None:
         self._run = run
+        self._progress = progress
         self._known: dict[str, tuple[EngineConfig, KnownLengths]] = {}
 
     def which(
@@ -294,15 +299,15 @@ class Tracer:
             row_group=row_group,
             document=document,
             tokens=int(known.of(np.array([group]))[document]),
-            first=first,
-            last=last,
+            steps=(first, last),
+            epochs=(epochs.start, epochs.stop),
             places=tuple(sorted(found, key=lambda place: (place.step, place.row, place.column))),
         )
 
     def _lengths(self, name: str, config: EngineConfig) -> KnownLengths:
         known = self._known.get(name)
         if known is None or known[0].index is not config.index:
-            known = self._known[name] = config, KnownLengths(config)
+            known = self._known[name] = config, KnownLengths(config, self._progress)
         return known[1]
 
 
@@ -321,7 +326,7 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
         if run.finish is not None and position >= max(run.finish.stop, progress.position):
             last = replace(progress, position=run.finish.stop).rows_before(run.finish.stop - 1)
             raise ConfigError(
-                f"the run of epochs={run.finish.epochs} ends with step {last:,}: there is no step {number:,}"
+                f"the run ends with step {last:,} (epochs={run.finish.epochs}): there is no step {number:,}"
             )
         lengths = tuple(change for change in progress.lengths if change[0] <= position)
         return Step(Progress(position=position, lengths=lengths, skips=progress.skips), run.configs, None, run.options)

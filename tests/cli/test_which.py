@@ -86,7 +86,7 @@ def test_a_skipped_step_is_told_as_one(folder: Path, batches: list[Batch], capsy
 
 def test_a_document_is_found_where_it_came(folder: Path, batches: list[Batch], capsys: Any) -> None:
     found = asked(folder, capsys, "--checkpoint", str(folder / "ckpt"), "--document", "part-000.parquet:0:1")
-    assert (found["tokens"], found["first"], found["last"]) == (40, 0, 10)
+    assert (found["tokens"], found["steps"]) == (40, [0, 10])
     given = {**dict(enumerate(batches[:5])), **dict(enumerate(batches[5:], 7))}
     for place in found["places"]:
         wanted = FILES[0][0][1][place["start"] : place["start"] + place["tokens"]]
@@ -105,7 +105,7 @@ def test_a_document_that_does_not_come_is_a_status_of_its_own(folder: Path, caps
     assert "document 1 of row group 0 of part-000.parquet, 40 tokens" in shown
     first = int(shown.splitlines()[4].split()[0])
     assert main([*some, "--within-steps", f"0:{first}"]) == 1
-    assert "it does not come in steps 0 to" in capsys.readouterr().out
+    assert "it does not come in step" in capsys.readouterr().out
 
 
 def test_a_source_of_a_mixture_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_a_source_of_a_mixture_is_named(folder: Path, capsys: pytest.CaptureFixt
     ("arguments", "says"),
     [
         ([], "say which step with --step"),
-        (["--step", "99"], "epochs=2 ends with step"),
+        (["--step", "99"], "the run ends with step"),
         (["--step", "1", "--document", "a:0:0"], "--step is of one"),
         (["--document", "part-009.parquet:0:0"], "the set has no file 'part-009.parquet'"),
         (["--step", "1", "--row", "9"], "a row must be an integer in [0, 3], not 9"),
