@@ -300,17 +300,19 @@ def copies(kept: npt.NDArray[Any], most_examples: int) -> Copies:
         kept: of the dtype `DOCUMENT`, in storage order.
         most_examples: how many to give.
     """
-    order = np.argsort(kept["high"], kind="stable")
-    high = kept["high"][order]
-    again = np.flatnonzero(high[1:] == high[:-1])
-    places = np.sort(order[np.union1d(again, again + 1)])  # few others than the same documents
-    del order, high
-    _, content = np.unique(kept[["high", "low"]][places], return_inverse=True)
-    order = np.argsort(content, kind="stable")
-    places, content = places[order], content[order]
+    if not len(kept):
+        return Copies(0, 0, [])
+    places = np.argsort(kept["high"], kind="stable")
+    high = kept["high"][places]
+    same = high[1:] == high[:-1]
+    in_question = np.append(same, False) | np.append(False, same)  # few others than the same documents
+    places = places[in_question]
+    high, low = high[in_question], kept["low"][places]
+    order = np.lexsort((places, low, high))
+    places, high, low = places[order], high[order], low[order]
     tokens = kept["tokens"][places].astype(np.int64)
     is_first = np.ones(len(places), bool)
-    is_first[1:] = content[1:] != content[:-1]
+    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     begins = np.flatnonzero(is_first)
     taken = np.add.reduceat(np.where(is_first, 0, tokens), begins) if len(begins) else begins
     largest = begins[np.lexsort((places[begins], -taken))][:most_examples]
