@@ -10,6 +10,7 @@ from .inspect import Inspection, candidates, inspect
 from .opening import open_run
 from .order_check import OrderReport, check_order
 from .plan import Plan, plan
+from .report import report, write_report
 
 __all__ = [
     "ChainReport",
@@ -27,4 +28,6 @@ __all__ = [
     "open_run",
     "open_saved",
     "plan",
+    "report",
+    "write_report",
 ]
