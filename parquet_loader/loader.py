@@ -8,6 +8,7 @@ checkpoint ◄──────────────────────
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ import numpy as np
 
 from .batch import Batch, Piece
 from .checkpoint import open_checkpoint, read_state, seal_checkpoint
-from .engine.config import Counters, EngineConfig
+from .engine.config import CAUSES, Counters, EngineConfig
 from .engine.engine import Engine
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
@@ -171,7 +172,7 @@ class ParquetLoader:
             lengths=rows.lengths,
             sources=rows.sources,
             _starts=rows.origins,
-            _origins=_Origins(rows.step, self._options.rank, self._options.world_size),
+            _origins=_Origins(_origins_of, rows.step, self._options),
         )
 
     def __len__(self) -> int:
@@ -395,8 +396,14 @@ class ParquetLoader:
         ``retries`` of requests that had failed;
         ``row_groups`` and ``tokens_decoded``, ``fallbacks`` of them row groups that only pyarrow's slower reader
         takes; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
+
+        Whether the loader holds training up: ``wait_seconds`` that batches were waited for, of which
+        ``wait_storage_seconds`` for requests, ``wait_decoding_seconds`` for decoding and shuffling, and
+        ``wait_budget_seconds`` since there was no room to begin earlier; and how far ahead it is, ``ahead_batches`` and
+        ``ahead_tokens`` of this rank that are decoded and can be taken at once. See docs/monitoring.md.
+
         Of a mixture also ``sources``: by name the ``tokens`` that the whole run has drawn, over all lanes, and how many
-        ``epochs`` of the source that is.
+        ``epochs`` of the source that is; ``wait_seconds`` and ``ahead_tokens`` of each.
         """
         held, peak = 0, self._run.peak_bytes
         if self._run.engine is not None:
@@ -417,6 +424,10 @@ class ParquetLoader:
             "held_bytes": held,
             "peak_bytes": peak,
             "budget_bytes": self._options.budget_bytes,
+            "wait_seconds": self._counters.waited(),
+            **{f"wait_{cause}_seconds": self._counters.waited(cause=cause) for cause in CAUSES},
+            "ahead_batches": self._run.ahead_batches(),
+            "ahead_tokens": sum(self._run.ahead_tokens().values()),
         }
         if isinstance(self._run, MixtureRun):
             found["sources"] = self._run.stats()
@@ -477,30 +488,22 @@ class ParquetLoader:
             raise LoaderClosedError("this loader is closed; make a new one and give it the state of the old")
 
 
-class _Origins:
-    """What `Batch.origins` calls. A batch that is pickled does not take the index along.
+def _origins_of(step: tuple[Any, Any, Any], options: LoaderOptions) -> list[Piece]:
+    from .insight.trace import origins_of
 
-    Args:
-        step: of the batch.
-        rank, world_size: whose rows it has.
-    """
+    rows = lane_range(options.rank, options.world_size, options.lanes)
+    return origins_of(Step(*step, options), *rows)
 
-    __slots__ = ("_rank", "_step", "_world_size")
 
-    def __init__(self, step: Step, rank: int, world_size: int) -> None:
-        self._step, self._rank, self._world_size = step, rank, world_size
-
-    def __call__(self) -> list[Piece]:
-        from .insight.trace import origins_of
-
-        return origins_of(self._step, *lane_range(self._rank, self._world_size, self._step.options.lanes))
+class _Origins(functools.partial[list[Piece]]):
+    """What `Batch.origins` calls, made for each batch. One that is pickled does not take the index along."""
 
     def __deepcopy__(self, _: object) -> _Origins:
         return self
 
-    def __reduce__(self) -> tuple[object, ...]:
-        progress = self._step.progress
-        return _NoOrigins, (progress.rows_before(progress.position), self._rank, self._world_size)
+    def __reduce__(self) -> tuple[Any, ...]:
+        (progress, *_), options = self.args
+        return _NoOrigins, (progress.rows_before(progress.position), options.rank, options.world_size)
 
 
 @dataclass(frozen=True, slots=True)

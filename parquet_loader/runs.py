@@ -71,13 +71,13 @@ class Rows(NamedTuple):
 
     Attributes:
         origins: where documents begin in them.
-        step: which step they are of.
+        step: the fields of a `Step` but its options: there is a batch of this several thousand times a second.
         tokens, lengths, sources: see `Batch`.
     """
 
     tokens: TokenArray
     origins: Origins | Picked
-    step: Step
+    step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
 
@@ -118,6 +118,15 @@ class Run:
 
         Raises:
             ConfigError: it is.
+        """
+        raise NotImplementedError
+
+    def config_of(self, name: str) -> EngineConfig:
+        """What an engine needs of a source, which is opened if it was not; `ONLY` is the name of a set alone.
+
+        Raises:
+            ConfigError: there is no such source.
+            StorageError, DataError: as `ParquetLoader`.
         """
         raise NotImplementedError
 
@@ -222,6 +231,15 @@ class Run:
             "stages": [],
         }
 
+    def ahead_tokens(self) -> dict[str, int]:
+        """Tokens that wait to be taken, of all lanes of this rank together, by source."""
+        raise NotImplementedError
+
+    def ahead_batches(self) -> int:
+        """Batches for which nothing is to be waited, about: a mixture's sources come in turns."""
+        tokens = self.options.lanes_of_rank * self.options.seq_len
+        return sum(self.ahead_tokens().values()) // tokens
+
     def copied(self, counters: Counters) -> Self:
         """The same run without its engine."""
         copied = copy.copy(self)
@@ -275,6 +293,12 @@ class SetRun(Run):
         """See `Run`."""
         return self._configs
 
+    def config_of(self, name: str) -> EngineConfig:
+        """See `Run`."""
+        if name not in self._configs:
+            raise ConfigError(f"the run is of one set: there is no source {name!r}")
+        return self._configs[name]
+
     def check_budget(self, configs: Mapping[str, EngineConfig] | None = None, *, given: bool = True) -> None:
         """See `Run`."""
         check_budget((configs or self.configs)[ONLY], given=given)
@@ -325,9 +349,13 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
-        step = Step(self.progress, self._configs, None, self.options)
+        step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
+
+    def ahead_tokens(self) -> dict[str, int]:
+        """See `Run`."""
+        return {ONLY: self.engine.ahead_tokens(0, self.progress.position)} if self.engine is not None else {}
 
     def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
@@ -493,12 +521,7 @@ class MixtureRun(Run):
         return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
 
     def config_of(self, name: str) -> EngineConfig:
-        """What an engine needs of a source, which is opened if it was not.
-
-        Raises:
-            ConfigError: there is no such source.
-            StorageError, DataError: as `ParquetLoader`.
-        """
+        """See `Run`."""
         return self._open(name).config
 
     def needed(self, progress: MixtureProgress) -> list[str]:
@@ -555,7 +578,20 @@ class MixtureRun(Run):
             self.engine = self._mixer.engine
             self._reweighted = False
         tokens, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, Step(progress, self._configs, self.plan, self.options), sources=sources)
+        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources)
+
+    def ahead_tokens(self) -> dict[str, int]:
+        """See `Run`."""
+        return self._mixer.ahead_tokens(self.progress) if self._mixer is not None else {}
+
+    def ahead_batches(self) -> int:
+        """See `Run`. As many as the source allows that has least for its share."""
+        stage, tokens = self.progress.stage_of(self.progress.block), self.ahead_tokens()
+        if stage is None or not tokens:
+            return 0
+        whole = sum(weight for _, weight in stage.weights)
+        lasts = min(tokens.get(name, 0) * whole // weight for name, weight in stage.weights)
+        return lasts // (self.options.lanes_of_rank * self.options.seq_len)
 
     def stop(self) -> None:
         """See `Run`."""
@@ -727,8 +763,10 @@ class MixtureRun(Run):
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stats(self) -> dict[str, dict[str, float]]:
-        """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is."""
-        lanes = self.options.lanes
+        """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is; what was
+        waited for it here, and what of it waits here to be taken.
+        """
+        lanes, ahead = self.options.lanes, self.ahead_tokens()
         found: dict[str, dict[str, float]] = {}
         for name in sorted({*self.names, *self.progress.drawn()}):
             had = self.progress.had(name, self.plan.lattice, 0, lanes)
@@ -737,6 +775,8 @@ class MixtureRun(Run):
             opened = self._sets.get(name)
             if isinstance(opened, OpenSet):
                 found[name]["epochs"] = tokens / opened.config.order.total
+            found[name]["wait_seconds"] = self.counters.waited(source=name)
+            found[name]["ahead_tokens"] = ahead.get(name, 0)
         return found
 
     @property

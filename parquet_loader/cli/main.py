@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import check, checkpoint, index, inspect, report
+from . import check, checkpoint, index, inspect, report, show, which
 
 __all__ = ["main"]
 
-_COMMANDS = (index, inspect, check, checkpoint, report)
+_COMMANDS = (inspect, which, show, check, checkpoint, report, index)
 
 _DESCRIPTION = """\
 What is in a tokenized set, what a run will do, and what each of its steps saw:

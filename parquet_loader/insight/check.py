@@ -1,8 +1,8 @@
 """Every byte of a set, read once: what is damaged, miscounted, out of range, doubled, or another than it was.
 
-    files ──► footers, anew ──► index ──► units: row groups of a file, one after another ──► faults, keys of documents
+    files ──► footers, anew ──► index ──► units: row groups of a file, one after another, ──► faults
                                           and the bytes of the file between them
-                                                       documents with equal keys, read again ──► duplicates
+                                                                       hashes of documents ──► duplicates
 
 Nothing ends the check but an interrupt: what cannot be read is a fault, and the rest is looked at. What is done is kept
 in a file, so that the next check goes on from there; and once all is done, a checksum of every row group and of the
@@ -13,6 +13,7 @@ files whose writer gave no checksums.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import threading
 import time
@@ -35,7 +36,7 @@ from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import CheckState, Earlier, Fault, state_path
-from .scan import FIELDS, KeyArray, Questions, digests_of, scan_group
+from .scan import DOCUMENT, FIELDS, Questions, copies, scan_group
 
 __all__ = ["CheckReport", "Duplicates", "Ends", "Fault", "Place", "check"]
 
@@ -44,7 +45,7 @@ _PIECE_BYTES = 8 << 20  # of what lies between them
 _SAVE_SECONDS = 60.0
 _COUNTING_BYTES = 1 << 30
 _EXAMPLES = 10
-_HELD_BYTES = 32  # of a document, while keys are sorted
+_HELD_BYTES = 48  # of a document, while hashes are sorted
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
@@ -178,7 +179,7 @@ def check(
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: None for the user's cache folder.
         threads: row groups looked at at once; None for one a core.
-        memory_bytes: for the keys of documents, of which each takes 8 bytes, and 32 at the end. Where there are more
+        memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 48 at the end. Where there are more
             documents than that, those of every second, third, ... content are looked at.
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (bytes done, bytes in all), from this thread.
@@ -200,7 +201,8 @@ def check(
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
     every = max(1, -(-documents * _HELD_BYTES // memory_bytes)) if duplicates else 0
-    questions = Questions(vocab_size=vocab_size, eos_id=eos_id, every=every)
+    narrowest = next((each for each in ("uint16", "int32") if int(found.max_id.max()) <= np.iinfo(each).max), "int64")
+    questions = Questions(vocab_size=vocab_size, eos_id=eos_id, every=every, dtype=narrowest)
     path = Path(state) if state is not None else state_path(cache_dir, storage.identity, found.column)
     kept = CheckState.opened(path, found, dataclasses.asdict(questions) | {"all_columns": all_columns})
     run = _Check(storage, found, questions, kept, workers=workers, progress=progress, all_columns=all_columns)
@@ -452,12 +454,16 @@ class _Check:
         if isinstance(raw, ParquetLoaderError):
             faults.append(_fault_of(raw, "unreadable", chunk.path, chunk.row_group))
             return lambda: state.keep(group, None, -1, faults)
-        checksum = crc32(raw)
-        faults += self._compared(chunk.path, chunk.row_group, state.earlier_group(group), checksum)
+        earlier, checksum = state.earlier_group(group), -1
+        scanned = None
         try:
-            scanned = scan_group(PARQUET, raw, chunk, self._questions)
+            opened = PARQUET.open(raw, chunk)
+            checksum = functools.reduce(lambda value, data: crc32(data, value), opened.unverified(), 0)
+            scanned = scan_group(opened, chunk, self._questions)
         except DataError as error:
             faults.append(_fault_of(error, "damaged", chunk.path, chunk.row_group))
+        faults += self._compared(chunk.path, chunk.row_group, earlier, checksum)
+        if scanned is None:
             return lambda: state.keep(group, None, checksum, faults)
         faults += self._judged(group, chunk, dict(zip(FIELDS, scanned.numbers.tolist(), strict=True)))
         return lambda: state.keep(group, scanned, checksum, faults)
@@ -560,44 +566,22 @@ class _Check:
         )
 
     def duplicates(self) -> Duplicates:
-        """Documents whose keys are equal, read again and compared."""
+        """Documents whose hashes are equal."""
         state, every = self._state, self._questions.every
-        counts = np.array([len(each) for each in state.keys], np.int64)
-        keys = np.concatenate([np.empty(0, np.uint64), *state.keys])
-        ordered = np.sort(keys)
-        twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-        del ordered
-        groups: list[int] = []
-        if len(twice):
-            places = np.searchsorted(twice, keys)
-            places[places == len(twice)] = 0
-            hits = twice[places] == keys
-            groups = np.unique(np.repeat(np.arange(len(counts)), counts)[hits]).tolist()
-        del keys
-        copies: dict[tuple[int, int, bytes], list[tuple[int, int]]] = {}
-        for group, found in self._each(groups, lambda group: self._digests(group, twice)):
-            for key, document, tokens, digest in found:
-                copies.setdefault((key, tokens, digest), []).append((group, document))
-        several = {key: sorted(places) for key, places in copies.items() if len(places) > 1}
-        documents = sum(len(places) - 1 for places in several.values())
-        tokens = sum(key[1] * (len(places) - 1) for key, places in several.items())
-        largest = sorted(several.items(), key=lambda each: (-each[0][1] * (len(each[1]) - 1), each[1]))[:_EXAMPLES]
+        counts = np.array([len(each) for each in state.documents], np.int64)
+        kept = np.concatenate([np.empty(0, DOCUMENT), *state.documents])
+        found = copies(kept, _EXAMPLES)
+        ends = np.cumsum(counts)
+
+        def place(number: int) -> Place:
+            group = int(np.searchsorted(ends, number, side="right"))
+            return self.place(group, int(kept["document"][number]), int(kept["tokens"][number]))
+
         all_tokens = int(state.numbers[:, FIELDS.index("tokens")].sum())
         return Duplicates(
-            documents=documents,
-            tokens=tokens,
-            share=tokens * every / all_tokens if all_tokens else 0.0,
+            documents=found.documents,
+            tokens=found.tokens,
+            share=found.tokens * every / all_tokens if all_tokens else 0.0,
             every=every,
-            examples=tuple(
-                (self.place(*places[0], tokens), self.place(*places[1], tokens)) for (_, tokens, _), places in largest
-            ),
+            examples=tuple((place(one), place(other)) for one, other in found.examples),
         )
-
-    def _digests(self, group: int, wanted: KeyArray) -> list[tuple[int, int, int, bytes]]:
-        file, chunk = self._index.files[int(self._index.file[group])], self._index.chunk(group)
-        try:
-            raw = memoryview(self._storage.read(file, chunk.start, chunk.length, self._stop))
-            return digests_of(PARQUET, raw, chunk, wanted, self._questions.every)
-        except (DataError, StorageError) as error:
-            self._state.faults.append(_fault_of(error, "damaged", chunk.path, chunk.row_group))
-            return []

@@ -6,7 +6,7 @@ small ones which follow each other are one read and one task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..blocks import IntArray
 from ..engine.config import EngineConfig
-from ..engine.plan import plan_window
+from ..engine.plan import TaskPlan, WindowPlan, plan_window
 from ..engine.work import TaskWork, read_chunks
 from ..formats.base import ColumnChunk
 from ..order.order import Window
@@ -25,13 +25,16 @@ __all__ = ["KnownLengths", "document_lengths"]
 _MOST_KNOWN = 1 << 22
 
 
-def document_lengths(config: EngineConfig, groups: IntArray) -> IntArray:
+def document_lengths(
+    config: EngineConfig, groups: IntArray, progress: Callable[[int, int], None] | None = None
+) -> IntArray:
     """The tokens of every document of some row groups, EOS included where one is appended; empty documents too.
 
     Args:
         config: of the set.
         groups: their numbers in the index, shape ``(groups,)``, each once. Those that follow each other in storage are
             best given in that order.
+        progress: called with how many of them have been read, and how many there are.
 
     Returns:
         Shape ``(documents,)``, int64: one row group after another, ``config.index.rows[groups]`` of each.
@@ -39,43 +42,38 @@ def document_lengths(config: EngineConfig, groups: IntArray) -> IntArray:
     Raises:
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
-    rows = config.index.rows[groups]
     splits = np.zeros(len(groups) + 1, np.int64)
-    rows.cumsum(out=splits[1:])
+    config.index.rows[groups].cumsum(out=splits[1:])
     found: IntArray = np.zeros(splits[-1], np.int64)
-    tasks = _tasks(config, groups)
-    workers = min(len(tasks), max(config.threads, config.requests))
+    plan = _plan_of(config, groups)
 
-    def run(task: tuple[tuple[int, ...], TaskWork]) -> None:
-        ordinals, work = task
-        for ordinal, lengths in zip(ordinals, _lengths_of(config, work), strict=True):
+    def run(task: TaskPlan) -> int:
+        work = TaskWork.of(config.index, plan, task)
+        for ordinal, lengths in zip(task.ordinals, _lengths_of(config, work), strict=True):
             found[splits[ordinal] : splits[ordinal + 1]] = lengths
+        return len(task.ordinals)
 
-    if workers <= 1:
-        for task in tasks:
-            run(task)
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                for _ in pool.map(run, tasks):
-                    pass
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    done, needed = 0, sum(len(task.ordinals) for task in plan.tasks)
+    with ThreadPoolExecutor(max(config.threads, config.requests)) as pool:
+        try:
+            for count in pool.map(run, plan.tasks):
+                done += count
+                if progress is not None:
+                    progress(done, needed)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     if config.eos_id is not None:
         found += 1
     return found
 
 
-def _tasks(config: EngineConfig, groups: IntArray) -> list[tuple[tuple[int, ...], TaskWork]]:
-    """What is to be read and decoded, each with the places of its row groups in ``groups``; those without tokens are in
-    none.
-    """
+def _plan_of(config: EngineConfig, groups: IntArray) -> WindowPlan:
+    """What is to be read and decoded. Row groups without tokens are in no task."""
     alone = replace(config, order=replace(config.order, lanes=1), first=0, last=1, eos_id=None)
     offsets = np.zeros(len(groups) + 1, np.int64)
     config.index.tokens[groups].cumsum(out=offsets[1:])
-    plan = plan_window(alone, Window(epoch=0, number=0, groups=groups, offsets=offsets, before=0))
-    return [(task.ordinals, TaskWork.of(config.index, plan, task)) for task in plan.tasks]
+    return plan_window(alone, Window(epoch=0, number=0, groups=groups, offsets=offsets, before=0))
 
 
 def _lengths_of(config: EngineConfig, work: TaskWork) -> Iterator[IntArray]:
@@ -115,10 +113,12 @@ class KnownLengths:
 
     Args:
         config: of the set.
+        progress: see `document_lengths`.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> None:
         self._config = config
+        self._progress = progress
         self._known: dict[int, IntArray] = {}
         self._documents = 0
 
@@ -127,7 +127,7 @@ class KnownLengths:
         wanted, known = groups.tolist(), self._known
         new = np.array(sorted(set(wanted).difference(known)), np.int64)
         if len(new):
-            lengths = document_lengths(self._config, new)
+            lengths = document_lengths(self._config, new, self._progress)
             known.update(zip(new.tolist(), np.split(lengths, self._config.index.rows[new].cumsum()[:-1]), strict=True))
             self._documents += len(lengths)
         for number in wanted:

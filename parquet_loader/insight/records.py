@@ -17,52 +17,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..batch import Piece
 from ..blocks import TokenArray
 from ..engine.config import EngineConfig
 from ..errors import ConfigError, DataError, StorageError
 from ..index.index import DatasetIndex
-from ..pretokenize.tokenizers.base import Tokenizer
 from ..runs import MixtureRun, SetRun
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 
-__all__ = ["Description", "Place", "Stretch", "columns_of", "config_of", "describe_pieces", "open_parquet", "tokens_of"]
+if TYPE_CHECKING:
+    from ..pretokenize.tokenizers.base import Tokenizer
+
+__all__ = ["Description", "Place", "columns_of", "config_of", "describe_pieces", "open_parquet", "tokens_of"]
 
 Place = tuple[str, int, int]  # file, row group in it, document in that
-
-
-class Stretch(Protocol):
-    """A stretch of a document: what a row consists of, see `which`."""
-
-    @property
-    def source(self) -> str | None:
-        """Of a mixture, which source; None for one set."""
-
-    @property
-    def file(self) -> str:
-        """Relative to the set's root."""
-
-    @property
-    def row_group(self) -> int:
-        """Its number in the file."""
-
-    @property
-    def document(self) -> int:
-        """Its number in the row group."""
-
-    @property
-    def start(self) -> int:
-        """The first token's number in the document."""
-
-    @property
-    def tokens(self) -> int:
-        """How many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +59,7 @@ class Description:
 
 def describe_pieces(
     run: SetRun | MixtureRun,
-    pieces: Sequence[Stretch],
+    pieces: Sequence[Piece],
     *,
     tokenizer: Tokenizer | None = None,
     columns: Sequence[str] = (),
@@ -134,10 +109,10 @@ def describe_pieces(
 
 def config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
     """What a run has of a source, or of its only set."""
-    return run.set.config if isinstance(run, SetRun) else run.sets[source or ""].config
+    return run.config_of(source or "")
 
 
-def tokens_of(config: EngineConfig, pieces: Sequence[Stretch]) -> list[tuple[TokenArray, bool]]:
+def tokens_of(config: EngineConfig, pieces: Sequence[Piece]) -> list[tuple[TokenArray, bool]]:
     """The ids of stretches of documents, as a loader gives them, and whether the document ends with each.
 
     Each row group concerned is read and decoded once.

@@ -4,9 +4,9 @@ Both are arithmetic on the index, and on how many tokens the documents of the ro
 for it. They do not depend on how many ranks there are.
 
     step ──► position, and of a mixture each lane's source and its position there ──► rows of each source
-         ──► stretches of documents (`texts`) ──► Piece
+         ──► stretches of documents (`fragments`) ──► Piece
 
-    document ──► its stretches in each epoch of its source (`texts`) ──► positions ──► steps ──► Place
+    document ──► its stretches in each epoch of its source (`fragments`) ──► positions ──► steps ──► Place
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +32,13 @@ from ..order.mixture import BLOCK
 from ..order.order import Order, lane_range
 from ..order.progress import MixtureProgress, Progress, traced
 from ..runs import MixtureRun, SetRun, Step
+from .fragments import Occurrence, SourceRows, Stretches, occurrences, stretches_of
 from .lengths import KnownLengths
-from .texts import Occurrence, SourceRows, Stretches, occurrences, stretches_of
 
 __all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
 
 _MOST_STEPS = 2**50  # so far ahead a source is looked for
+_PIECE = tuple(each.name for each in fields(Piece))  # `asdict` takes ten times as long, and a step has thousands
 _MOST_TABLES = 64  # of blocks, each of 1,024 bytes a lane
 
 
@@ -111,7 +112,7 @@ class Trace:
             "overlap": self.overlap,
             "lanes": self.lanes,
             "skipped": self.skipped,
-            "pieces": [asdict(piece) for piece in self.pieces],
+            "pieces": [{name: getattr(piece, name) for name in _PIECE} for piece in self.pieces],
         }
 
 
@@ -145,7 +146,8 @@ class Places:
     Attributes:
         source, file, row_group, document: which document; see `Piece`.
         tokens: of it, EOS included.
-        first, last: the steps ``[first, last)`` that were looked at; ``last`` is None for all that there will be.
+        steps: the steps ``[steps[0], steps[1])`` that were looked at; the second is None for all that there will be.
+        epochs: of the set or source, those that were looked at, in the same way.
         places: by step, row and column. With ``overlap`` a row's last token is the first one of the lane's next row,
             if that follows in the text: it is in both.
     """
@@ -155,8 +157,8 @@ class Places:
     row_group: int
     document: int
     tokens: int
-    first: int
-    last: int | None
+    steps: tuple[int, int | None]
+    epochs: tuple[int, int]
     places: tuple[Place, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -228,10 +230,13 @@ class Tracer:
 
     Args:
         run: see `which`. Where it is by the time of a question counts.
+        progress: called with how many row groups have been read and how many there are to read, of those that a part
+            of the answer needs.
     """
 
-    def __init__(self, run: SetRun | MixtureRun) -> None:
+    def __init__(self, run: SetRun | MixtureRun, progress: Callable[[int, int], None] | None = None) -> None:
         self._run = run
+        self._progress = progress
         self._known: dict[str, tuple[EngineConfig, KnownLengths]] = {}
 
     def which(
@@ -266,7 +271,9 @@ class Tracer:
     ) -> Places:
         """See `find`."""
         run = self._run
-        config = _config_of(run, source)
+        if source is None and isinstance(run, MixtureRun):
+            raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
+        config = run.config_of(source or ONLY)
         group = _group_of(config.index, file, row_group)
         count = int(config.index.rows[group])
         if not 0 <= document < count:
@@ -292,15 +299,15 @@ class Tracer:
             row_group=row_group,
             document=document,
             tokens=int(known.of(np.array([group]))[document]),
-            first=first,
-            last=last,
+            steps=(first, last),
+            epochs=(epochs.start, epochs.stop),
             places=tuple(sorted(found, key=lambda place: (place.step, place.row, place.column))),
         )
 
     def _lengths(self, name: str, config: EngineConfig) -> KnownLengths:
         known = self._known.get(name)
         if known is None or known[0].index is not config.index:
-            known = self._known[name] = config, KnownLengths(config)
+            known = self._known[name] = config, KnownLengths(config, self._progress)
         return known[1]
 
 
@@ -319,7 +326,7 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
         if run.finish is not None and position >= max(run.finish.stop, progress.position):
             last = replace(progress, position=run.finish.stop).rows_before(run.finish.stop - 1)
             raise ConfigError(
-                f"the run ends after {run.finish.epochs} epochs, with step {last:,}: there is no {number:,}"
+                f"the run ends with step {last:,} (epochs={run.finish.epochs}): there is no step {number:,}"
             )
         lengths = tuple(change for change in progress.lengths if change[0] <= position)
         return Step(Progress(position=position, lengths=lengths, skips=progress.skips), run.configs, None, run.options)
@@ -362,9 +369,7 @@ def trace_of(
     if columns is None:
         columns = (0, width)
     if not 0 <= columns[0] < columns[1] <= width:
-        raise ConfigError(
-            f"the columns of this step are 0 to {width:,}, and {columns[0]:,}:{columns[1]:,} is no part of them"
-        )
+        raise ConfigError(f"columns must be a part of this step's 0:{width}, not {columns[0]}:{columns[1]}")
     parts, sources = [], []
     of_sources = list(_rows_of(step, rows))
     for place, (name, picked) in enumerate(of_sources):
@@ -606,16 +611,6 @@ def _places(
                 skipped=row.skipped,
             )
         position, text = position + tokens, text + tokens
-
-
-def _config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
-    if isinstance(run, SetRun):
-        if source is not None:
-            raise ConfigError(f"the run is of one set: there is no source {source!r}")
-        return run.set.config
-    if source is None:
-        raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
-    return run.config_of(source)
 
 
 def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import build_index
+from parquet_loader.batch import Piece
 from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.insight.opening import open_run
-from parquet_loader.insight.records import Place, columns_of, describe_pieces
+from parquet_loader.insight.records import Place, columns_of, config_of, describe_pieces, tokens_of
 from parquet_loader.insight.text import open_tokenizer
 from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.base import FileInfo
@@ -104,22 +105,15 @@ def test_a_document_that_is_not_there_is_an_error(folder: Path, place: Place) ->
         columns_of(LocalStorage([str(folder)]), index, [place], ["url"])
 
 
-@dataclass(frozen=True)
-class OnePiece:
-    """A stretch of a document."""
-
-    file: str
-    row_group: int
-    document: int
-    start: int
-    tokens: int
-    source: str | None = None
+def piece(file: str, row_group: int, document: int, start: int, tokens: int, source: str | None = None) -> Piece:
+    where = {"file": file, "row_group": row_group, "document": document, "start": start}
+    return Piece(row=0, column=0, tokens=tokens, source=source, **where)  # type: ignore[arg-type]
 
 
 def test_pieces_are_described_by_their_ids_text_and_columns(folder: Path) -> None:
     options = LoaderOptions(seq_len=8, lanes=2, column="tokens", eos_id=256)
     run = open_run(str(folder), options)
-    pieces = [OnePiece("b/c.parquet", 3, 0, 2, 3), OnePiece("a.parquet", 0, 3, 1, 4), OnePiece("a.parquet", 0, 3, 0, 0)]
+    pieces = [piece("b/c.parquet", 3, 0, 2, 3), piece("a.parquet", 0, 3, 1, 4), piece("a.parquet", 0, 3, 0, 0)]
     found = describe_pieces(run, pieces, tokenizer=open_tokenizer("bytes"), columns=["url"])
     # Document 90 has the ids 0 to 6, document 3 those from 0 to 3, and an EOS each.
     assert [each.tokens.tolist() for each in found] == [[2, 3, 4], [1, 2, 3, 256], []]
@@ -127,13 +121,13 @@ def test_pieces_are_described_by_their_ids_text_and_columns(folder: Path) -> Non
     assert [each.text for each in found] == ["\x02\x03\x04", "\x01\x02\x03<eos>", ""]
     assert [each.columns["url"] for each in found] == ["https://b/c/90", "https://a/3", "https://a/3"]
     with pytest.raises(ConfigError, match=r"document 3 in row group 0 of a\.parquet has 5 tokens"):
-        describe_pieces(run, [OnePiece("a.parquet", 0, 3, 2, 4)])
+        describe_pieces(run, [piece("a.parquet", 0, 3, 2, 4)])
 
 
 def test_pieces_of_a_mixture_have_columns_beside_each_source(folder: Path) -> None:
     options = LoaderOptions(seq_len=8, lanes=2, column="tokens", weights={"x": 1, "y": 1})
     run = open_run({"x": str(folder), "y": str(folder)}, options)
-    pieces = [OnePiece("a.parquet", 1, 1, 0, 1, source) for source in ("y", "x", "y")]
+    pieces = [piece("a.parquet", 1, 1, 0, 1, source) for source in ("y", "x", "y")]
     other = beside(folder)
     pq.write_table(pa.table({"url": [f"other/{row}" for row in range(DOCUMENTS)]}), other / "a.parquet")
     found = describe_pieces(run, pieces, columns=["url"], columns_from={"y": str(other)})
@@ -155,6 +149,17 @@ class Counted:
     def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
         self.reads.append((file.path, start, length))
         return self.storage.read(file, start, length, stop)
+
+
+def test_each_row_group_of_tokens_is_read_once(folder: Path) -> None:
+    options = LoaderOptions(seq_len=8, lanes=2, column="tokens")
+    config = config_of(open_run(str(folder), options), None)
+    counted = Counted(LocalStorage([str(folder)]))
+    pieces = [piece("a.parquet", 1, 3, 0, 1), piece("b/c.parquet", 0, 3, 0, 1), piece("a.parquet", 1, 9, 0, 2)]
+    tokens_of(replace(config, storage=counted), pieces)  # type: ignore[arg-type]
+    index = config.index
+    groups = [index.chunk(group) for group in (1, 4)]
+    assert counted.reads == [(chunk.path, chunk.start, chunk.length) for chunk in groups]
 
 
 def test_only_the_chunks_concerned_are_read(folder: Path) -> None:

@@ -10,7 +10,7 @@ import copy
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -121,8 +121,10 @@ class RandomRun:
             self.options |= {"epochs": int(rng.integers(1, 5)), "tail": str(rng.choice(["pad", "drop"]))}
         self.given: list[Given] = []
         self.state: dict[str, Any] | None = None
+        if mixed and rng.random() < 0.2:
+            self._go_alone(rng)
         for stretch in range(int(rng.integers(1, 5))):
-            self._go(rng, first=not stretch)
+            self._go(rng, first=not stretch and self.state is None)
         with self._loader() as loader:  # what is to come
             self._take(loader, int(rng.integers(1, 70 if mixed else 20)))
 
@@ -130,17 +132,32 @@ class RandomRun:
         weights = {name: int(rng.integers(0, 5)) for name in self.sources if name}
         return {**weights, "a": weights["a"] + 1}
 
-    def _loader(self) -> ParquetLoader:
-        loader = ParquetLoader(self.source, **self.options)
+    def _loader(self, **changes: Any) -> ParquetLoader:
+        loader = ParquetLoader(self.source, **{**self.options, **changes})
         if self.state is not None:
-            loader.load_state_dict(self.state)
+            try:
+                loader.load_state_dict(self.state)
+            except SourceExhaustedError:  # rows of another length would use up what this block's source has left
+                assert changes
+                return self._loader()
+        self.options |= changes
         return loader
+
+    def _go_alone(self, rng: np.random.Generator) -> None:
+        """Begin with one set, which goes on as a source."""
+        alone = {name: value for name, value in self.options.items() if name not in ("weights", "exhausted")}
+        with ParquetLoader(self.sources["a"].path, **alone) as loader:
+            self._take(loader, int(rng.integers(1, 90)))
+            self.state = loader.state_dict()
+        self.given = [replace(given, sources=["a"] * self.lanes) for given in self.given]
+        now = self.state["position"] * self.lanes
+        self.source["a"] = self.sources["a"].path  # without an end, which may have been passed
+        self.options["weights"] = [(0, {"a": 1}), (now, self._weights(rng))]
 
     def _go(self, rng: np.random.Generator, *, first: bool) -> None:
         mixed = "weights" in self.options
-        if not first and rng.random() < 0.7:
-            self.options["seq_len"] = int(rng.integers(1, 40))
-        with self._loader() as loader:
+        changes = {"seq_len": int(rng.integers(1, 40))} if not first and rng.random() < 0.7 else {}
+        with self._loader(**changes) as loader:
             if mixed and loader.state_dict()["position"] and rng.random() < 0.4:
                 loader.reweight(self._weights(rng))
             for _ in range(int(rng.integers(1, 3))):

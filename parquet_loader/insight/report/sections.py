@@ -16,7 +16,6 @@ from ...sets import OpenSet
 from ..describe import CheckpointDescription
 from ..inspect import Inspection, LengthSample, Quantile, Sampled
 from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
-from ..text import printable
 from . import charts
 from .ink import amount
 from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
@@ -648,7 +647,11 @@ def _of_samples(it: Subject) -> Section:
 
 
 def _sample(it: Sampled) -> str:
-    text = printable(it.text) if it.text is not None else " ".join(map(str, it.ids))
+    text = " ".join(map(str, it.ids))
+    if it.text is not None:
+        from ..text import printable  # which brings pretokenize, as whatever decoded it has
+
+        text = printable(it.text)
     return f"{text} …" if it.tokens > len(it.ids) else text
 
 

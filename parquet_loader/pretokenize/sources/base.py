@@ -39,7 +39,7 @@ class Record:
     text: str
     origin: str
     cursor: Cursor = field(default=(), compare=False)
-    columns: tuple[Any, ...] = field(default=(), compare=False)
+    columns: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,9 +165,16 @@ class StopError(Exception):
     pass
 
 
-def test_a_run_that_stopped_resumes_to_the_same_bytes(tmp_path: Path, made: Make) -> None:
-    pq.write_table(typed(range(DOCUMENTS)), tmp_path / "in/a.parquet", row_group_size=11)
-    keep = ("url", "meta")
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.gz", "csv"])
+def test_a_run_that_stopped_resumes_to_the_same_bytes(tmp_path: Path, made: Make, kind: str) -> None:
+    keep = ("id", "meta")
+    if kind == "parquet":
+        pq.write_table(typed(range(DOCUMENTS)), tmp_path / "in/a.parquet", row_group_size=11)
+    elif kind == "csv":
+        rows = "".join(f'"document\n{number}",{number},m{number}\n' for number in range(DOCUMENTS))
+        (tmp_path / "in/a.csv").write_text("text,id,meta\n" + rows)
+    else:
+        write_jsonl(tmp_path / f"in/a.{kind}", [record(number) for number in range(DOCUMENTS)])
     pretokenize(made(keep_columns=keep, output=str(tmp_path / "whole")))
     stopped = 0
 
@@ -182,6 +189,7 @@ def test_a_run_that_stopped_resumes_to_the_same_bytes(tmp_path: Path, made: Make
         except StopError:
             stopped += 1
     assert stopped > 2
+    assert [int(each) for each in read(tmp_path / "out")["id"].to_pylist()] == [*range(DOCUMENTS)]
     for path in sorted((tmp_path / "whole").iterdir()):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
 
