@@ -291,7 +291,7 @@ def timeline(end: float, stages: Sequence[Range], skips: Sequence[Range], marks:
             _label_of_stretch(canvas, axes, stage, str(number + 1), end, inside=True)
         for skip in skips:
             last = max(skip.last, skip.first + 0.003 * end)  # a short one is to be seen too
-            axes.axvspan(skip.first, last, ymin=0.1, color=ink("accent"), linewidth=0)
+            axes.axvspan(skip.first, last, ymin=0.1, ymax=0.32, color=ink("accent"), linewidth=0)
         for row, mark in enumerate(marks):
             _mark(canvas, axes, mark, end, height=10 + 17 * row, colour="ink")
         canvas.ticks(axes.yaxis, [], [])
@@ -314,7 +314,7 @@ def _label_of_stretch(canvas: Canvas, axes: Any, stage: Range, short: str, end: 
     room = (stage.last - stage.first) / end * canvas.across(axes)
     label = stage.label if room > 7 * len(stage.label) else short
     if room > 7 * len(label):
-        middle, height = (stage.first + stage.last) / 2, 0.55 if inside else 1.0
+        middle, height = (stage.first + stage.last) / 2, 0.66 if inside else 1.0
         how: dict[str, Any] = {"va": "center_baseline"} if inside else {"dy": 5}
         role = "ink" if inside else "soft"
         canvas.text(axes, middle, height, label, role=role, size=11, ha="center", above=True, **how)

@@ -23,7 +23,7 @@ from .windows import windows_and_lanes
 
 __all__ = ["Subject", "head", "sections"]
 
-_STRETCHES = 160  # of a run, in each of which shares are told
+_STRETCHES = 60  # of a run, about, in each of which shares are told
 _PICTURES = 3  # of sources whose windows are drawn
 _TEXTS = 12  # samples that are shown
 _A_DECADE = 24  # bars of a histogram from one power of ten to the next
@@ -72,12 +72,12 @@ def head(it: Subject) -> Facts:
         (
             "Tokens of all sources" if several else "Tokens of the set",
             amount(total),
-            f"{documents:,} documents in {groups:,} row groups",
+            f"{_counted(documents, 'document')} in {_counted(groups, 'row group')}",
         ),
         (
             "Tokens of the run",
             amount(plan.end.token),
-            f"{plan.end.step:,} steps of {plan.lanes:,} × {plan.seq_len:,}",
+            f"{_counted(plan.end.step, 'step')} of {plan.lanes:,} × {plan.seq_len:,}",
         ),
         ("Epochs", f"{plan.end.token / total:.2f}", "of all sources together" if several else "of the set"),
         (
@@ -296,7 +296,8 @@ def _of_run(it: Subject) -> Section:
 
 def _lead_of_run(it: Subject) -> str:
     plan = it.plan
-    lead = f"What the run does over {plan.end.step:,} steps of {plan.lanes:,} rows of {plan.seq_len:,} tokens."
+    rows = f"{_counted(plan.lanes, 'row')} of {_counted(plan.seq_len, 'token')}"
+    lead = f"What the run does in {_counted(plan.end.step, 'step')} of {rows}."
     return f"{lead} It ends there: {plan.over}." if plan.over else lead
 
 
@@ -348,9 +349,8 @@ def _course(it: Subject, run: MixtureRun) -> tuple[list[float], list[charts.Curv
     """The borders of stretches of a run, in tokens, and what the sources give in each."""
     end = run.advanced(it.plan.steps)
     assert isinstance(end, MixtureProgress)
-    # Stretches are of whole blocks: within a block, shares are what its lanes happen to have had.
-    rows = range(0, end.row, BLOCK * max(1, -(-end.row // (BLOCK * _STRETCHES))))
-    places = [traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row)) for row in (*rows, end.row)]
+    rows = _stretches(it.plan.stages, end.row)
+    places = [traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row)) for row in rows]
     lanes = run.options.lanes
     borders = [float(place.position * lanes) for place in places]
     targets = [_target(it.plan.stages, (low + high) / 2) for low, high in pairwise(borders)]
@@ -361,6 +361,18 @@ def _course(it: Subject, run: MixtureRun) -> tuple[list[float], list[charts.Curv
         target = [shares.get(name, 0.0) for shares in targets]
         curves.append(charts.Curve(name=name, number=number, target=target, achieved=achieved))
     return borders, curves
+
+
+def _stretches(stages: Sequence[StagePlan], last: int) -> list[int]:
+    """The steps at which stretches begin, and the last one ends: each lies in one stage, and is of whole blocks, since
+    within a block shares are what its lanes happen to have had.
+    """
+    begins = []
+    for stage in stages:
+        first, blocks = stage.begin.step // BLOCK, -(-(stage.end.step - stage.begin.step) // BLOCK)
+        pieces = min(blocks, max(1, round(_STRETCHES * blocks * BLOCK / last)))
+        begins += [BLOCK * (first + number * blocks // pieces) for number in range(pieces)]
+    return [*begins, last]
 
 
 def _target(stages: Sequence[StagePlan], token: float) -> Mapping[str, float]:
@@ -575,7 +587,7 @@ def _of_ranks(it: Subject) -> Section:
                 note=note,
             ),
             Table(
-                caption=f"By world size, for {it.plan.steps:,} steps",
+                caption=f"By world size, for {_counted(it.plan.steps, 'step')}",
                 headers=[
                     "world size",
                     "rows of a rank",
@@ -635,7 +647,11 @@ def _of_samples(it: Subject) -> Section:
 
 
 def _sample(it: Sampled) -> str:
-    text = it.text if it.text is not None else " ".join(map(str, it.ids))
+    text = " ".join(map(str, it.ids))
+    if it.text is not None:
+        from ..text import printable  # which brings pretokenize, as whatever decoded it has
+
+        text = printable(it.text)
     return f"{text} …" if it.tokens > len(it.ids) else text
 
 
@@ -644,7 +660,6 @@ def _sample(it: Sampled) -> str:
 
 def _of_past(it: Subject) -> Section:
     _, last = it.checkpoints[-1]
-    end = max(it.plan.end.token, last.token)
     begun = [stage for stage in last.stages if stage.begun]
     stages = [
         charts.Range(first=low, last=high, label=label)
@@ -685,7 +700,7 @@ def _of_past(it: Subject) -> Section:
                     ("Skipped", amount(skipped), f"tokens, in {_counted(len(skips), 'place')}" if skips else "tokens"),
                 ]
             ),
-            *([Figure(charts=[charts.timeline(end, stages, skips, marks)])] if end else []),
+            *([Figure(charts=[charts.timeline(last.token, stages, skips, marks)])] if last.token else []),
             Bars(caption=f"Consumed of each source; a full bar is {_counted(most, 'epoch')}", bars=bars),
             _table_of_past(it, last),
         ],
