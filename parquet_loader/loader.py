@@ -19,7 +19,7 @@ import numpy as np
 
 from .batch import Batch, Piece
 from .checkpoint import open_checkpoint, read_state, seal_checkpoint
-from .engine.config import Counters, EngineConfig
+from .engine.config import CAUSES, Counters, EngineConfig
 from .engine.engine import Engine
 from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
@@ -396,8 +396,14 @@ class ParquetLoader:
         ``retries`` of requests that had failed;
         ``row_groups`` and ``tokens_decoded``, ``fallbacks`` of them row groups that only pyarrow's slower reader
         takes; ``held_bytes`` now and ``peak_bytes`` at most, of ``budget_bytes``.
+
+        Whether the loader holds training up: ``wait_seconds`` that batches were waited for, of which
+        ``wait_storage_seconds`` for requests, ``wait_decoding_seconds`` for decoding and shuffling, and
+        ``wait_budget_seconds`` since there was no room to begin earlier; and how far ahead it is, ``ahead_batches`` and
+        ``ahead_tokens`` of this rank that are decoded and can be taken at once. See docs/monitoring.md.
+
         Of a mixture also ``sources``: by name the ``tokens`` that the whole run has drawn, over all lanes, and how many
-        ``epochs`` of the source that is.
+        ``epochs`` of the source that is; ``wait_seconds`` and ``ahead_tokens`` of each.
         """
         held, peak = 0, self._run.peak_bytes
         if self._run.engine is not None:
@@ -418,6 +424,10 @@ class ParquetLoader:
             "held_bytes": held,
             "peak_bytes": peak,
             "budget_bytes": self._options.budget_bytes,
+            "wait_seconds": self._counters.waited(),
+            **{f"wait_{cause}_seconds": self._counters.waited(cause=cause) for cause in CAUSES},
+            "ahead_batches": self._run.ahead_batches(),
+            "ahead_tokens": sum(self._run.ahead_tokens().values()),
         }
         if isinstance(self._run, MixtureRun):
             found["sources"] = self._run.stats()

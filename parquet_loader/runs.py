@@ -231,6 +231,15 @@ class Run:
             "stages": [],
         }
 
+    def ahead_tokens(self) -> dict[str, int]:
+        """Tokens that wait to be taken, of all lanes of this rank together, by source."""
+        raise NotImplementedError
+
+    def ahead_batches(self) -> int:
+        """Batches for which nothing is to be waited, about: a mixture's sources come in turns."""
+        tokens = self.options.lanes_of_rank * self.options.seq_len
+        return sum(self.ahead_tokens().values()) // tokens
+
     def copied(self, counters: Counters) -> Self:
         """The same run without its engine."""
         copied = copy.copy(self)
@@ -343,6 +352,10 @@ class SetRun(Run):
         step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
+
+    def ahead_tokens(self) -> dict[str, int]:
+        """See `Run`."""
+        return {ONLY: self.engine.ahead_tokens(0, self.progress.position)} if self.engine is not None else {}
 
     def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
@@ -567,6 +580,19 @@ class MixtureRun(Run):
         tokens, origins, sources = self._mixer.rows(progress)
         return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources)
 
+    def ahead_tokens(self) -> dict[str, int]:
+        """See `Run`."""
+        return self._mixer.ahead_tokens(self.progress) if self._mixer is not None else {}
+
+    def ahead_batches(self) -> int:
+        """See `Run`. As many as the source allows that has least for its share."""
+        stage, tokens = self.progress.stage_of(self.progress.block), self.ahead_tokens()
+        if stage is None or not tokens:
+            return 0
+        whole = sum(weight for _, weight in stage.weights)
+        lasts = min(tokens.get(name, 0) * whole // weight for name, weight in stage.weights)
+        return lasts // (self.options.lanes_of_rank * self.options.seq_len)
+
     def stop(self) -> None:
         """See `Run`."""
         super().stop()
@@ -737,8 +763,10 @@ class MixtureRun(Run):
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stats(self) -> dict[str, dict[str, float]]:
-        """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is."""
-        lanes = self.options.lanes
+        """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is; what was
+        waited for it here, and what of it waits here to be taken.
+        """
+        lanes, ahead = self.options.lanes, self.ahead_tokens()
         found: dict[str, dict[str, float]] = {}
         for name in sorted({*self.names, *self.progress.drawn()}):
             had = self.progress.had(name, self.plan.lattice, 0, lanes)
@@ -747,6 +775,8 @@ class MixtureRun(Run):
             opened = self._sets.get(name)
             if isinstance(opened, OpenSet):
                 found[name]["epochs"] = tokens / opened.config.order.total
+            found[name]["wait_seconds"] = self.counters.waited(source=name)
+            found[name]["ahead_tokens"] = ahead.get(name, 0)
         return found
 
     @property

@@ -21,7 +21,8 @@ def add(commands: Any) -> None:
         "report",
         help="one page of HTML with all of it, for people",
         description="Writes one page of HTML that loads nothing: what is in the sets, the mixture over the run, "
-        "windows and lanes, memory and reads by world size, and what checkpoints tell. Needs the extra 'report'.",
+        "windows and lanes, memory and reads by world size, samples, and what checkpoints tell. Needs the extra "
+        "'report'.",
         epilog="example:\n  parquet-loader report -o report.html --run run.toml --tokens 300e9 --world-sizes 8,16,64",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,6 +33,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", nargs="+", action="extend", default=[], metavar="FILE", help="checkpoints or states of the run"
     )
+    parser.add_argument("--tokenizer", metavar="NAME", help="decodes samples: a tokenizer.json, a Hub name, bytes, ...")
     parser.add_argument("--title", help="of the page")
     parser.add_argument("--json", action="store_true", help="tell what was written as JSON")
     parser.set_defaults(run=run, refuse=parser.error)
@@ -54,6 +56,11 @@ def run(given: argparse.Namespace) -> int:
 
     if "://" in given.output or Path(given.output).is_dir():
         given.refuse(f"--output must be a local file, not {Location(given.output)!r}")
+    tokenizer = None
+    if given.tokenizer is not None:
+        from ..insight.text import open_tokenizer
+
+        tokenizer = open_tokenizer(given.tokenizer)
     states = {path: state_of(path) for path in given.checkpoint}
     last = max(states.values(), key=lambda state: read_state(state).position, default=None)
     source, options = run_of(given, last)
@@ -63,6 +70,7 @@ def run(given: argparse.Namespace) -> int:
         tokens=given.tokens,
         world_sizes=given.world_sizes,
         checkpoints=dict(zip(_names(list(states)), states.values(), strict=True)),
+        tokenizer=tokenizer,
         title=given.title,
     )
     written = os.path.getsize(given.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,7 +11,11 @@ from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
 
-__all__ = ["EngineConfig"]
+__all__ = ["CAUSES", "Counters", "EngineConfig"]
+
+# What batches are waited for: requests to storage; decoding and shuffling, and all that Python does for it; room in the
+# budget.
+CAUSES = ("storage", "decoding", "budget")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,3 +66,12 @@ class Counters:
     tokens_decoded: int = 0
     fallbacks: int = 0
     retries: int = 0  # in other processes
+    waits: dict[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # seconds, by source and cause; all causes of each
+
+    def waited(self, *, source: str | None = None, cause: str | None = None) -> float:
+        """Seconds that whoever takes rows has waited, of one source or all, for one cause or all."""
+        return sum(
+            seconds for (name, why), seconds in self.waits.items() if source in (None, name) and cause in (None, why)
+        )

@@ -17,6 +17,7 @@ import bisect
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,14 +26,15 @@ import numpy as np
 import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray
+from ..checkpoint import ONLY
 from ..errors import LoaderClosedError
 from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
-from .config import Counters, EngineConfig
+from .config import CAUSES, Counters, EngineConfig
 from .cost import beyond_bytes, kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
-from .prefetch import Budget, Prefetcher, Task
+from .prefetch import Budget, Clock, Prefetcher, Task
 from .processes import Helpers
 from .reserve import Reserve
 from .segments import Segment, SegmentPool
@@ -88,10 +90,10 @@ class _WindowJob:
         """What stays held until the window is used up."""
         return sum(cost.slices for cost in self.plan.costs.values())
 
-    def run(self, task: TaskPlan) -> tuple[_WindowJob, list[Slices]]:
+    def run(self, task: TaskPlan, clock: Clock) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
         self.begin(task)
-        slices, tokens, fallbacks = self.do(TaskWork.of(self.config.index, self.plan, task))
+        slices, tokens, fallbacks = self.do(TaskWork.of(self.config.index, self.plan, task), clock)
         self.shared.budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
         counters = self.shared.counters
         with self.shared.budget.lock:
@@ -102,7 +104,7 @@ class _WindowJob:
             counters.fallbacks += fallbacks
         return self, slices
 
-    def do(self, work: TaskWork) -> tuple[list[Slices], int, int]:
+    def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
         """Do a task: the slices that it completes, tokens that were decoded, row groups that fell back."""
         raise NotImplementedError
 
@@ -129,7 +131,7 @@ class _ThreadJob(_WindowJob):
         self._lock = threading.Lock()
         self._texts: dict[int, BandText] = {}
 
-    def do(self, work: TaskWork) -> tuple[list[Slices], int, int]:
+    def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
         """See `_WindowJob`."""
         results = _Results(self)
         tokens, fallbacks = run_task(
@@ -140,6 +142,7 @@ class _ThreadJob(_WindowJob):
             decoders=self.shared.decoders,
             hold=self.shared.reserve.hold,
             stop=self.shared.stop,
+            fetched=clock.has_fetched,
         )
         return results.slices, tokens, fallbacks
 
@@ -208,9 +211,11 @@ class _HelpersJob(_WindowJob):
                 self._memory = memory.view(dtype)
             return self._segment
 
-    def do(self, work: TaskWork) -> tuple[list[Slices], int, int]:
+    def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
         """See `_WindowJob`."""
+        begun = time.monotonic()
         answer = self._ask(work)
+        clock.fetched = begun + answer.read_seconds
         slices = self._slices(answer)
         for number, tokens, documents in answer.pieces:
             band = self.work.bands[number]
@@ -268,6 +273,7 @@ class Engine:
         counters: where what it does is counted.
         least_bytes: the least budget with which this can work; of what there is beyond, a part is kept aside.
         reserved_bytes: of the budget, for whoever asks for rows.
+        names: of the sources, by which `counters` tell waits apart.
 
     Attributes:
         pid: the process that its threads are in.
@@ -284,6 +290,7 @@ class Engine:
         counters: Counters,
         least_bytes: int,
         reserved_bytes: int = 0,
+        names: Sequence[str] = (ONLY,),
     ) -> None:
         self.pid = os.getpid()
         self.halted = False
@@ -320,7 +327,11 @@ class Engine:
             ahead_groups=AHEAD_WINDOWS * workers,
             # Allocators keep freed memory for the thread that freed it: megabytes a thread, beyond any budget.
             rest=pa.default_memory_pool().release_unused,
+            waited=functools.partial(_count_wait, counters, names),
         )
+        for name in names:  # before anybody waits: whoever tells of them is not to find a dict that grows
+            for cause in CAUSES:
+                counters.waits.setdefault((name, cause), 0.0)
         self._packers: list[Packer] | None = [
             Packer(
                 source.last - source.first,
@@ -352,6 +363,18 @@ class Engine:
             raise LoaderClosedError("closed while a batch was waited for")
         return self._packers[source].rows(positions, seq_len, overlap, ends, out)
 
+    def ahead_tokens(self, source: int, positions: IntArray | int) -> int:
+        """Tokens of a source that wait here to be taken, of all lanes together.
+
+        Args:
+            source: its place.
+            positions: where the lanes stand in it, shape ``(lanes,)``, or one number.
+        """
+        if self._packers is None or self.pid != os.getpid():
+            return 0
+        spans = [*self._packers[source].spans, *(job.plan.spans for job, _ in self._prefetcher.ahead(source))]
+        return sum(int(np.maximum(0, each.ends - np.maximum(each.begins, positions)).sum()) for each in spans)
+
     def halt(self) -> None:
         """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""
         self.halted = True
@@ -367,6 +390,10 @@ class Engine:
         self._prefetcher.close()
         if self._helpers is not None:
             self._helpers.end()
+
+
+def _count_wait(counters: Counters, names: Sequence[str], stream: int, cause: str, seconds: float) -> None:
+    counters.waits[names[stream], cause] += seconds
 
 
 def _windows_of(
@@ -398,7 +425,8 @@ def _tasks(
             job = _HelpersJob(place, sources[place], plan, shared, shared.helpers)
         for task in plan.tasks:
             more = task is not plan.tasks[-1]
-            yield Task(functools.partial(job.run, task), task.cost_bytes, more=more, stream=place)
+            clock = Clock()
+            yield Task(functools.partial(job.run, task, clock), task.cost_bytes, more=more, stream=place, clock=clock)
 
 
 def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:

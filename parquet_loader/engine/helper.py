@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -140,13 +141,24 @@ class _Connection:
         source = self._sources[window.source]
         results = _Results(window, np.frombuffer(place.memory, source.held_dtype, window.tokens))
         tokens = fallbacks = 0
+        begun = time.monotonic()
+        read_seconds: list[float] = []
         work = request.work
         if isinstance(work, BandWork):
             with self._decoders:
                 results.cut(work.number, work.documents, source)
         else:
-            tokens, fallbacks = run_task(source, window, work, results, decoders=self._decoders, hold=self._hold)
-        return results.answer(tokens, fallbacks, tuple(each.storage.retries for each in self._sources))
+            tokens, fallbacks = run_task(
+                source,
+                window,
+                work,
+                results,
+                decoders=self._decoders,
+                hold=self._hold,
+                fetched=lambda: read_seconds.append(time.monotonic() - begun),
+            )
+        retries = tuple(each.storage.retries for each in self._sources)
+        return results.answer(tokens, fallbacks, retries, sum(read_seconds))
 
     @contextlib.contextmanager
     def _hold(self, more_bytes: int, chunk: ColumnChunk) -> Iterator[None]:
@@ -201,10 +213,12 @@ class _Results:
         band = self._window.bands[number]
         self.keep(number, self._window.cut(source.order, band, self._place(number), documents))
 
-    def answer(self, tokens: int, fallbacks: int, retries: tuple[int, ...]) -> Answer:
+    def answer(self, tokens: int, fallbacks: int, retries: tuple[int, ...], read_seconds: float) -> Answer:
         """What was done."""
         documents = np.concatenate([np.empty(0, np.int64), *self._documents])
-        return Answer(tokens, fallbacks, retries, tuple(self._cut), documents, tuple(self._pieces.values()))
+        return Answer(
+            tokens, fallbacks, retries, read_seconds, tuple(self._cut), documents, tuple(self._pieces.values())
+        )
 
     def _place(self, number: int) -> TokenArray:
         return self._memory[self._window.place(self._window.bands[number])]

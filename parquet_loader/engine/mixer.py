@@ -233,6 +233,7 @@ class Mixer:
             counters=counters,
             least_bytes=mixture_bytes(sources, progress, plan),
             reserved_bytes=sheets_bytes(configs, columns),
+            names=list(sources),
         )
         self._block: Block | None = None
         # By source and ordinal in the block: the sheet, or -1; what it consists of; and its last row.
@@ -265,6 +266,14 @@ class Mixer:
             del self._origins[code]
             self._sheets.give(int(self._made[code]))
         return out, picked, self._block_names[codes // BLOCK]
+
+    def ahead_tokens(self, progress: MixtureProgress) -> dict[str, int]:
+        """Tokens of each source that wait to be taken at a place of the run, of all lanes together."""
+        lattice = self._plan.lattice
+        return {
+            name: self.engine.ahead_tokens(place, progress.had(name, lattice, self._first, self._last))
+            for name, place in self._places.items()
+        }
 
     def _make(self, block: Block, wanted: int) -> None:
         """Make a source's sheets up to one."""

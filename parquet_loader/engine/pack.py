@@ -152,6 +152,11 @@ class WindowCursor:
             self._took = True
         return self._windows[place]
 
+    @property
+    def spans(self) -> list[Spans]:
+        """Those of the windows that are here and not used up."""
+        return [window.spans for window in self._windows]
+
     def pass_by(self, stops: IntArray | int) -> bool:
         """Let go of the first window where it holds nothing from these positions on, one or of shape ``(lanes,)``.
 
@@ -234,6 +239,11 @@ class Packer:
         self._cursor = cursor
         # The last columns of the rows before, where overlapping rows begin with them: their window may be gone by then.
         self._tail: tuple[IntArray | int, TokenArray, list[Taken]] | None = None
+
+    @property
+    def spans(self) -> list[Spans]:
+        """See `WindowCursor`."""
+        return self._cursor.spans
 
     def rows(
         self,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import math
 import os
 import threading
 import time
@@ -34,9 +35,11 @@ from typing import Generic, TypeVar
 from ..errors import LoaderClosedError
 from ..interrupts import Bell, under
 
-__all__ = ["Budget", "Prefetcher", "StarvedError", "Task", "rehearse"]
+__all__ = ["Budget", "Clock", "Prefetcher", "StarvedError", "Task", "rehearse"]
 
 T = TypeVar("T")
+# Of a stream, for a cause, how many seconds.
+Waited = Callable[[int, str, float], None]
 
 # A thread in the middle of a network read cannot be interrupted; garbage collection and interpreter exit wait for all
 # threads no longer than this.
@@ -46,8 +49,43 @@ _EXIT_SECONDS = 10.0
 _REST_SECONDS = 0.01
 
 
+now = time.monotonic  # of waits
+
+
 class StarvedError(AssertionError):
     """What is waited for can never come: its task is not let in, and nothing will be given back."""
+
+
+class Clock:
+    """What a task spent its time on, for whoever waits for it.
+
+    Attributes:
+        fetched: when storage had given all that it needs. Set by whoever runs it, without a lock.
+        held_seconds: how long it was not let in for lack of room, and nobody has been told yet: so much earlier it
+            would have been done.
+    """
+
+    __slots__ = ("fetched", "held_seconds")
+
+    def __init__(self) -> None:
+        self.fetched = math.inf
+        self.held_seconds = 0.0
+
+    def has_fetched(self) -> None:
+        """From here on it decodes."""
+        self.fetched = now()
+
+    def causes(self, since: float, until: float) -> dict[str, float]:
+        """The seconds between two times, which were waited, by cause."""
+        fetched = min(until, max(since, self.fetched))
+        seconds = {"storage": fetched - since, "decoding": until - fetched}
+        budget = 0.0
+        for cause, spent in seconds.items():
+            taken = min(spent, self.held_seconds)
+            self.held_seconds -= taken
+            seconds[cause] -= taken
+            budget += taken
+        return {**seconds, "budget": budget}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +97,14 @@ class Task(Generic[T]):
         cost_bytes: what it and its result hold, until they are released to the budget.
         more: whether its result is handed out only together with the next task's, of the same group.
         stream: which stream its group is of.
+        clock: that `run` tells when storage has given what it needs; without one all of it counts as decoding.
     """
 
     run: Callable[[], T]
     cost_bytes: int
     more: bool = False
     stream: int = 0
+    clock: Clock | None = None
 
 
 class Budget:
@@ -120,6 +160,7 @@ class Prefetcher(Generic[T]):
         ahead_bytes: groups beyond the next one are run ahead as long as all that is not taken yet costs no more,
         ahead_groups: and as long as there are no more of them.
         rest: called by a thread that has to wait before it can run a task.
+        waited: called under the budget's lock with a stream, a cause and the seconds that `take` has waited for it.
     """
 
     def __init__(
@@ -131,8 +172,9 @@ class Prefetcher(Generic[T]):
         ahead_bytes: int,
         ahead_groups: int = 64,
         rest: Callable[[], object] = lambda: None,
+        waited: Waited = lambda stream, cause, seconds: None,
     ) -> None:
-        self._shared = shared = _Shared(tasks, budget, ahead_bytes, ahead_groups, rest)
+        self._shared = shared = _Shared(tasks, budget, ahead_bytes, ahead_groups, rest=rest, waited=waited)
         # The threads know `shared` alone, so that an owner nobody holds any more is collected, and takes them along.
         self._finalizer = weakref.finalize(self, _end, shared, _EXIT_SECONDS)
         self._threads = threads
@@ -168,6 +210,10 @@ class Prefetcher(Generic[T]):
     def ready(self, stream: int = 0) -> bool:
         """Whether `take` would not have to wait."""
         return under(self._shared.lock, functools.partial(self._shared.ready, stream))
+
+    def ahead(self, stream: int = 0) -> list[T]:
+        """The first result of each of a stream's groups that `take` would give, one after another, without waiting."""
+        return under(self._shared.lock, functools.partial(self._shared.ahead, stream))
 
     def halt(self) -> None:
         """Tell every thread to end and drop every result, without waiting: a read that hangs does not hold this up."""
@@ -225,7 +271,9 @@ class _Shared(Generic[T]):
         budget: Budget,
         ahead_bytes: int,
         ahead_groups: int,
-        rest: Callable[[], object],
+        *,
+        rest: Callable[[], object] = lambda: None,
+        waited: Waited = lambda stream, cause, seconds: None,
     ) -> None:
         self.tasks = tasks
         self.turn = threading.Lock()  # whoever holds it advances `tasks` and admits the task that comes out
@@ -244,6 +292,10 @@ class _Shared(Generic[T]):
         self.awaited: int | None = None  # the stream that the consumer asked for last
         self.running = 0
         self.waiting_bytes = 0  # cost of the tasks that are admitted and not handed out
+        self.waited = waited
+        self.since: float | None = None  # from when on what the consumer waits for has not been counted
+        self.clocks: dict[int, Clock] = {}  # of the tasks that run
+        self.short: float | None = None  # since when the next task is not let in for lack of room
         self.ended = False  # there are no more tasks
         self.stopped = False  # the threads end
         self.closed = False  # and a consumer is told; at interpreter exit it is left waiting, a daemon as it must be
@@ -262,9 +314,26 @@ class _Shared(Generic[T]):
             group.reached += 1
         return group.complete
 
+    def ahead(self, stream: int) -> list[T]:
+        """See `Prefetcher.ahead`."""
+        found: list[T] = []
+        for group in self.groups:
+            if group.stream not in (stream, None):
+                continue
+            number = group.first
+            while number in self.done and not self.done[number].last:
+                number += 1
+            first = self.done.get(group.first)
+            if first is None or number not in self.done or self.done[number].error is not None:
+                break
+            found.append(first.result)  # type: ignore[arg-type]  # without an error there is one
+        return found
+
     def hand_out(self, stream: int) -> list[_Outcome[T]] | None:
         """What is next for the consumer, None where that is to be waited for."""
         self.awaited = stream
+        self.count_wait()
+        self.since = None
         if self.ready(stream):
             group = self.group_of(stream)
             assert group is not None
@@ -279,8 +348,32 @@ class _Shared(Generic[T]):
             raise LoaderClosedError("closed while a batch was waited for")
         if self.ended and self.group_of(stream) is None:
             raise StopIteration
+        self.since = now()
         self.condition.notify_all()
         return None
+
+    def count_wait(self) -> None:
+        """Count what the consumer has waited since that was done last; before what it waits for changes."""
+        if self.since is None or self.awaited is None:
+            return
+        since, until = self.since, now()
+        self.since = until
+        group = self.group_of(self.awaited)
+        number = self.next_in if group is None else group.reached
+        while number in self.done:
+            number += 1
+        clock = self.clocks.get(number)
+        if clock is None and self.short is None and self.clocks:
+            clock = self.clocks[min(self.clocks)]  # it has no thread yet, since others are before it
+        if clock is not None:
+            seconds = clock.causes(since, until)
+        elif self.short is not None:
+            seconds = {"budget": until - since}
+            self.short = min(until, self.short + until - since)
+        else:
+            seconds = {"decoding": until - since}
+        for cause, spent in seconds.items():
+            self.waited(self.awaited, cause, spent)
 
     def wake(self) -> None:
         """Wake whoever waits, the consumer too where there is news for it."""
@@ -300,6 +393,12 @@ class _Shared(Generic[T]):
 
     def admit(self, task: Task[T]) -> None:
         """Count a task that is going to run."""
+        self.count_wait()
+        self.clocks[self.next_in] = clock = task.clock or Clock()
+        if task.clock is None:
+            clock.has_fetched()
+        if self.short is not None:
+            clock.held_seconds, self.short = now() - self.short, None
         self.budget.acquire(task.cost_bytes)
         if not self.groups or self.groups[-1].admitted:
             self.groups.append(_Group(task.stream, self.next_in, self.next_in))
@@ -366,7 +465,9 @@ def _work(shared: _Shared[T]) -> None:
             # Whoever keeps the error would keep through its traceback whatever the task held.
             traceback.clear_frames(raised.__traceback__)
         with shared.lock:
+            shared.count_wait()
             shared.running -= 1
+            del shared.clocks[number]
             if not shared.stopped:
                 shared.done[number] = _Outcome(result, error, task.cost_bytes, task.more)
             shared.wake()
@@ -390,9 +491,13 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
             while True:
                 if shared.stopped:
                     return None
-                if shared.wanted(task) and shared.budget.fits(task.cost_bytes):
-                    shared.admit(task)
-                    return shared.next_in - 1, task
+                if shared.wanted(task):
+                    if shared.budget.fits(task.cost_bytes):
+                        shared.admit(task)
+                        return shared.next_in - 1, task
+                    if shared.short is None:
+                        shared.count_wait()
+                        shared.short = now()
                 if shared.starved:
                     problem = (
                         f"a task of {task.cost_bytes:,} bytes can never run within a budget of "
@@ -413,6 +518,8 @@ def _halt(shared: _Shared[T], *, closed: bool = False) -> None:
         return  # a forked child has none of the threads, and its copy of the lock may be held for ever
 
     def stop() -> None:
+        shared.count_wait()
+        shared.since = None
         shared.stopped = True
         shared.closed |= closed
         shared.done.clear()
@@ -440,7 +547,7 @@ def rehearse(tasks: Iterator[Task[int]], budget: Budget, *, threads: int, ahead_
             more than to release what theirs would.
         budget, threads, ahead_bytes, ahead_groups: as for a `Prefetcher`.
     """
-    shared = _Shared(tasks, budget, ahead_bytes, ahead_groups, lambda: None)
+    shared = _Shared(tasks, budget, ahead_bytes, ahead_groups)
     shared.bell = bell = _RehearsedBell(budget.lock)
     running: deque[tuple[int, Task[int]]] = deque()
     in_use: dict[int, int] = {}
@@ -458,6 +565,7 @@ def rehearse(tasks: Iterator[Task[int]], budget: Budget, *, threads: int, ahead_
             number, task = running.popleft()
             shared.done[number] = _Outcome(task.run(), None, task.cost_bytes, task.more)
             shared.running -= 1
+            del shared.clocks[number]
         else:
             outcomes = shared.hand_out(stream)
             if outcomes is None and not in_use.get(stream):

@@ -70,6 +70,7 @@ class Answer(NamedTuple):
         tokens: that were decoded.
         fallbacks: row groups that fell back.
         retries: of each source, requests that this process has made again so far.
+        read_seconds: that storage took.
         cut: the numbers of bands that were cut, and of each how many documents there are.
         documents: where the documents of these bands begin, see `Slices`, one band after another.
         pieces: of bands that are not complete.
@@ -78,6 +79,7 @@ class Answer(NamedTuple):
     tokens: int
     fallbacks: int
     retries: tuple[int, ...]
+    read_seconds: float
     cut: tuple[tuple[int, int], ...]
     documents: IntArray
     pieces: tuple[Piece, ...]

@@ -224,6 +224,7 @@ def run_task(
     decoders: contextlib.AbstractContextManager[object],
     hold: Hold,
     stop: threading.Event | None = None,
+    fetched: Callable[[], object] = lambda: None,
 ) -> tuple[int, int]:
     """Read and decode row groups, and cut every band that they complete.
 
@@ -233,11 +234,13 @@ def run_task(
         decoders: held while decoding and cutting.
         hold: memory for row groups that hold more while they are decoded than was thought.
         stop: set when nothing is wanted any more.
+        fetched: called when storage has given all of its bytes.
 
     Returns:
         (tokens that were decoded, row groups that fell back).
     """
     raws = read_chunks(source.storage, task, stop)
+    fetched()
     with decoders:
         return _Run(source, window, task, results, hold).decode(raws)
 

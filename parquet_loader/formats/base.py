@@ -441,3 +441,7 @@ class OpenChunk(Protocol):
                 the counts is known only at the end.
         """
         ...
+
+    def unverified(self) -> Iterator[memoryview]:
+        """The bytes without a checksum that `parts` verifies, in order: all of them where the file has none."""
+        ...

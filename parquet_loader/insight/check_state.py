@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from ..index.cache import default_cache_dir
 from ..index.index import DatasetIndex
 from ..storage.atomic import write_atomically
-from .scan import FIELDS, KeyArray, ScannedGroup
+from .scan import DOCUMENT, FIELDS, ScannedGroup
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckState", "Earlier", "Fault", "state_path"]
 
 _KIND = "check"
-_VERSION = 1
+_VERSION = 1  # another one where other bytes than before are without a checksum of their own
 _LONGEST = 10
 
 
@@ -75,10 +76,10 @@ class CheckState:
         path: of its file.
         done: which row groups have been looked at, shape ``(row groups,)``.
         numbers: what was found in each, shape ``(row groups, FIELDS)``, int64.
-        checksums: of each row group's bytes, -1 where they could not be read.
+        checksums: of each row group's bytes that have none of their own; -1 where they could not be read.
         rest: of the bytes of each file that are in none, shape ``(files,)``; -1 where they have not been read, -2
             where they could not be.
-        keys: of each row group's documents.
+        documents: of each row group, of the dtype `DOCUMENT`.
         longest: (tokens, row group, document) of the longest documents.
         faults: what is wrong so far.
         problem: why it could not be written.
@@ -97,7 +98,7 @@ class CheckState:
         self.numbers[:, [FIELDS.index(name) for name in FIELDS if name.startswith("first_")]] = -1
         self.checksums = np.full(groups, -1, np.int64)
         self.rest = np.full(len(index.files), -1, np.int64)
-        self.keys: list[KeyArray] = [np.empty(0, np.uint64)] * groups
+        self.documents: list[npt.NDArray[Any]] = [np.empty(0, DOCUMENT)] * groups
         self.longest: list[tuple[int, int, int]] = []
         self.faults: list[Fault] = []
         self.problem: OSError | None = None
@@ -127,15 +128,14 @@ class CheckState:
         self.numbers = np.frombuffer(found["numbers"], "<i8").reshape(-1, len(FIELDS)).astype(np.int64)
         self.checksums = np.frombuffer(found["checksums"], "<i8").astype(np.int64)
         self.rest = np.frombuffer(found["rest"], "<i8").astype(np.int64)
-        keys = np.frombuffer(found["keys"], "<u8").astype(np.uint64)
-        borders = np.cumsum(np.frombuffer(found["key_counts"], "<i8"))[:-1]
-        self.keys = np.split(keys, borders) if len(self.done) else []
+        borders = np.cumsum(np.frombuffer(found["counts"], "<i8"))[:-1]
+        self.documents = np.split(np.frombuffer(found["documents"], DOCUMENT), borders) if len(self.done) else []
         self.longest = [(tokens, group, document) for tokens, group, document in found["longest"]]
         self.faults = [
             Fault(kind=kind, path=path, row_group=group, problem=problem)
             for kind, path, group, problem in found["faults"]
         ]
-        if {len(self.done), len(self.numbers), len(self.checksums), len(self.keys)} != {len(self._index)}:
+        if {len(self.done), len(self.numbers), len(self.checksums), len(self.documents)} != {len(self._index)}:
             raise ValueError("its arrays are not of one length")
 
     # ── the earlier check ────────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +165,7 @@ class CheckState:
         """A row group has been looked at; None where it could not be decoded."""
         if scanned is not None:
             self.numbers[group] = scanned.numbers
-            self.keys[group] = scanned.keys
+            self.documents[group] = scanned.documents
             new = [(tokens, group, document) for tokens, document in scanned.longest]
             self.longest = sorted([*self.longest, *new], key=lambda each: (-each[0], *each[1:]))[:_LONGEST]
         self.checksums[group] = checksum
@@ -187,8 +187,8 @@ class CheckState:
                 "numbers": self.numbers.astype("<i8").tobytes(),
                 "checksums": self.checksums.astype("<i8").tobytes(),
                 "rest": self.rest.astype("<i8").tobytes(),
-                "keys": np.concatenate([np.empty(0, np.uint64), *self.keys]).astype("<u8").tobytes(),
-                "key_counts": np.array([len(each) for each in self.keys], "<i8").tobytes(),
+                "documents": np.concatenate([np.empty(0, DOCUMENT), *self.documents]).tobytes(),
+                "counts": np.array([len(each) for each in self.documents], "<i8").tobytes(),
                 "longest": self.longest,
                 "faults": faults,
             }

@@ -1,40 +1,40 @@
-"""What every document of a row group tells, without a Python object for any of them.
+"""What every document of a row group tells, with next to no Python object for any of them.
 
 A row group's parts are put back together to whole documents, at no more than a part and a document at a time:
 
     parts          │ a a a b b │ b b c c c │ c d │         documents go on from part to part
     blocks         │ a a a │  b b b b │ c c c c │ d │      each of whole documents: tokens and offsets
 
-Whether two documents are the same is asked in two steps. A *key* of 64 bits is made of a document's length and of 16 of
-its tokens, spread evenly from the first to the last, so that it costs the same however long a document is. Equal
-documents have equal keys. Those few whose keys are equal are then read again and compared by all of their tokens.
+Documents are compared by 128-bit hashes of their tokens: two that differ have equal ones with a chance of 2^-128. Those
+of up to 16 tokens, of which there may be as many as there are tokens, are hashed all at once by NumPy; longer ones one
+by one by XXH3 where it is installed, and by BLAKE2 where not.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..blocks import IntArray, TokenArray, TokenPart
-from ..formats.base import ColumnChunk, Format
+from ..errors import DataError
+from ..formats.base import ColumnChunk, OpenChunk
 
 __all__ = [
+    "DOCUMENT",
     "FIELDS",
-    "KeyArray",
+    "Copies",
     "Questions",
     "ScannedGroup",
-    "chosen_keys",
-    "digests_of",
-    "document_keys",
+    "copies",
+    "hash_documents",
     "scan_group",
     "whole_documents",
 ]
-
-KeyArray = npt.NDArray[np.uint64]
 
 # Of each row group, int64.
 FIELDS = (
@@ -50,13 +50,21 @@ FIELDS = (
     "eos_inside",
     "eos_doubled",
 )
-_SAMPLES = 16
-_AT_ONCE = 1 << 16  # tokens, which stay in a core's cache from one look to the next
+# Of each document that has tokens: its hash, its number in the row group, how many it has.
+DOCUMENT = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4"), ("tokens", "<u4")])
+_SHORT = 16
+_AT_ONCE = 1 << 18  # tokens, which stay in a core's cache from one look to the next
 _NAMED = 5  # of a row group's longest documents
 
-_words = np.random.Philox(key=[0x6B657973, 0]).random_raw(_SAMPLES + 1) | 1
-_WEIGHTS = _words.astype(np.uint64)
+_WORDS = np.random.Philox(key=[0x6B657973, 0]).random_raw(2 * (_SHORT + 1)).reshape(_SHORT + 1, 2) | np.uint64(1)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+try:
+    from xxhash import xxh3_128_digest
+
+    HASH = "xxh3"
+except ImportError:
+    HASH = "blake2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +74,16 @@ class Questions:
     Attributes:
         vocab_size: ids are to be in ``[0, vocab_size)``; None where only below 0 is wrong.
         eos_id: looked for at the end of documents, and within.
-        every: of the keys of documents, those divisible by this are kept; 0 for none.
+        every: of the hashes of documents, those divisible by this are kept; 0 for none.
+        dtype: of tokens, where all of a row group fit: what hashes are made of.
+        hash: of longer documents, by name.
     """
 
     vocab_size: int | None = None
     eos_id: int | None = None
     every: int = 1
+    dtype: str = "int64"
+    hash: str = field(default=HASH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,12 +93,12 @@ class ScannedGroup:
     Attributes:
         numbers: in the order of `FIELDS`, int64.
         longest: (tokens, document) of the longest documents, the longest one first.
-        keys: of documents with tokens, those that are kept.
+        documents: those with tokens that are kept, of the dtype `DOCUMENT`.
     """
 
     numbers: IntArray
     longest: list[tuple[int, int]]
-    keys: KeyArray
+    documents: npt.NDArray[Any]
 
 
 def whole_documents(parts: Iterable[TokenPart]) -> Iterator[tuple[TokenArray, IntArray]]:
@@ -118,41 +130,84 @@ def _with_last(parts: Iterable[TokenPart]) -> Iterator[tuple[TokenPart, bool]]:
         yield before, True
 
 
-def document_keys(tokens: TokenArray, offsets: IntArray) -> KeyArray:
-    """A key of each document, shape ``(documents,)``; equal documents have equal ones whatever the dtype.
+def hash_documents(tokens: TokenArray, offsets: IntArray, dtype: npt.DTypeLike) -> npt.NDArray[np.uint64]:
+    """128-bit hashes of documents, shape ``(documents, 2)``; equal documents have equal ones.
 
     Args:
         tokens: shape ``(tokens,)``.
         offsets: shape ``(documents + 1,)``; no document may be empty.
+        dtype: in which tokens are hashed; documents of which one does not fit are hashed as int64.
     """
-    begins, lengths = offsets[:-1], np.diff(offsets)
-    keys: KeyArray = lengths.astype(np.uint64) * _WEIGHTS[_SAMPLES]
-    last = lengths - 1
-    for number in range(_SAMPLES):
-        keys += tokens[begins + last * number // (_SAMPLES - 1)].astype(np.uint64) * _WEIGHTS[number]
-    keys ^= keys >> np.uint64(32)
-    keys *= _SPREAD
-    keys ^= keys >> np.uint64(29)
-    return keys
+    lengths = np.diff(offsets)
+    found = np.empty((len(lengths), 2), np.uint64)
+    is_long = lengths > _SHORT
+    short = np.flatnonzero(~is_long)
+    if len(short):
+        found[short] = _hash_short(tokens, offsets[short], lengths[short])
+    places = np.flatnonzero(is_long)
+    if len(places):
+        narrow = tokens.astype(dtype, copy=False)
+        digest, view = _digest(), narrow.data
+        bounds = zip(offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
+        if narrow is tokens:
+            digests = b"".join([digest(view[begin:end]) for begin, end in bounds])
+        else:  # a row group of which not all ids fit, perhaps
+            wide = tokens.astype(np.int64).data
+            fits = np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places].tolist()
+            each = zip(fits, bounds, strict=True)
+            digests = b"".join([digest((view if fit else wide)[begin:end]) for fit, (begin, end) in each])
+        found[places] = np.frombuffer(digests, "<u8").reshape(-1, 2)
+    return found
 
 
-def chosen_keys(keys: KeyArray, every: int) -> npt.NDArray[np.bool_]:
-    """Which keys are kept: the same ones wherever they come."""
-    chosen: npt.NDArray[np.bool_] = keys % np.uint64(every) == 0
-    return chosen
+def _digest() -> Callable[[memoryview], bytes]:
+    if HASH == "xxh3":
+        return xxh3_128_digest
+    return lambda data: hashlib.blake2b(data, digest_size=16).digest()
 
 
-def scan_group(file_format: Format, raw: memoryview, chunk: ColumnChunk, questions: Questions) -> ScannedGroup:
+def _hash_short(tokens: TokenArray, begins: IntArray, lengths: IntArray) -> npt.NDArray[np.uint64]:
+    """Of documents of 1 to 16 tokens: sums of all tokens times random odd words, one for each place."""
+    sums = [lengths.astype(np.uint64) * _WORDS[_SHORT, half] for half in range(2)]
+    order = np.argsort(-lengths, kind="stable")  # those that have a place at all come first
+    begins, counts = begins[order], np.bincount(lengths, minlength=_SHORT + 2)
+    having = len(lengths)
+    sums = [each[order] for each in sums]
+    for place in range(_SHORT):
+        having -= int(counts[place])
+        if not having:
+            break
+        words = tokens[begins[:having] + place].astype(np.uint64)
+        for half in range(2):
+            sums[half][:having] += words * _WORDS[place, half]
+    found = np.empty((len(lengths), 2), np.uint64)
+    for half in range(2):
+        mixed = (sums[half] ^ (sums[half] >> np.uint64(32))) * _SPREAD
+        found[order, half] = mixed ^ (mixed >> np.uint64(29))
+    return found
+
+
+def scan_group(opened: OpenChunk, chunk: ColumnChunk, questions: Questions) -> ScannedGroup:
     """Decode a row group and look at all of its documents.
 
     Raises:
         DataError: it does not decode to what the index says.
     """
+    dtype = np.dtype(questions.dtype)
+    if dtype.itemsize <= chunk.layout.dtype.itemsize:
+        try:
+            return _scan(opened.parts(dtype=dtype, bound=int(np.iinfo(dtype).max) + 1), questions)
+        except DataError:  # damage, or ids that do not fit, which are looked at as they are
+            pass
+    return _scan(opened.parts(), questions)
+
+
+def _scan(parts: Iterable[TokenPart], questions: Questions) -> ScannedGroup:
     of = dict.fromkeys(FIELDS, 0)
     of["max_id"] = of["first_out_of_range"] = of["first_eos_missing"] = -1
     longest: list[tuple[int, int]] = []
-    keys: list[KeyArray] = []
-    for tokens, offsets in whole_documents(file_format.open(raw, chunk).parts()):
+    kept: list[npt.NDArray[Any]] = [np.empty(0, DOCUMENT)]
+    for tokens, offsets in whole_documents(parts):
         first = of["documents"]
         lengths = np.diff(offsets)
         of["documents"] += len(lengths)
@@ -162,16 +217,23 @@ def scan_group(file_format: Format, raw: memoryview, chunk: ColumnChunk, questio
             _look_at_ids(of, tokens, offsets, first, questions)
         if questions.eos_id is not None:
             _look_at_ends(of, tokens, offsets, first, questions.eos_id)
-        if questions.every:
-            filled = np.append(offsets[:-1][lengths > 0], offsets[-1])
-            found = document_keys(tokens, filled)
-            keys.append(found if questions.every == 1 else found[chosen_keys(found, questions.every)])
+        if questions.every and len(tokens):
+            kept.append(_kept(tokens, offsets, first, questions))
         of["tokens"] += len(tokens)
     return ScannedGroup(
-        numbers=np.array([of[name] for name in FIELDS], np.int64),
-        longest=longest,
-        keys=np.concatenate([np.empty(0, np.uint64), *keys]),
+        numbers=np.array([of[name] for name in FIELDS], np.int64), longest=longest, documents=np.concatenate(kept)
     )
+
+
+def _kept(tokens: TokenArray, offsets: IntArray, first: int, questions: Questions) -> npt.NDArray[Any]:
+    filled = np.flatnonzero(np.diff(offsets))
+    borders = np.append(offsets[filled], offsets[-1])
+    hashes = hash_documents(tokens, borders, questions.dtype)
+    found = np.empty(len(filled), DOCUMENT)
+    found["high"], found["low"] = hashes.T
+    found["document"] = first + filled
+    found["tokens"] = np.diff(borders)
+    return found if questions.every == 1 else found[found["high"] % np.uint64(questions.every) == 0]
 
 
 def _longest(lengths: IntArray, first: int) -> list[tuple[int, int]]:
@@ -218,30 +280,48 @@ def _look_at_ends(of: dict[str, int], tokens: TokenArray, offsets: IntArray, fir
         of["first_eos_missing"] = first + int(ends.argmin())
 
 
-def digests_of(
-    file_format: Format, raw: memoryview, chunk: ColumnChunk, wanted: KeyArray, every: int
-) -> list[tuple[int, int, int, bytes]]:
-    """Of the documents whose keys are among some: (key, document, tokens, 128-bit digest of the tokens).
+class Copies(NamedTuple):
+    """Documents that are the same as an earlier one.
+
+    Attributes:
+        documents, tokens: how many there are, without the first of each content.
+        examples: places of a first one and its first copy, of the contents whose copies take most tokens.
+    """
+
+    documents: int
+    tokens: int
+    examples: list[tuple[int, int]]
+
+
+def copies(kept: npt.NDArray[Any], most_examples: int) -> Copies:
+    """Which of all documents are the same.
 
     Args:
-        file_format, raw, chunk: the row group.
-        wanted: the keys, rising.
-        every: see `Questions`.
+        kept: of the dtype `DOCUMENT`, in storage order.
+        most_examples: how many to give.
     """
-    found: list[tuple[int, int, int, bytes]] = []
-    first = 0
-    for tokens, offsets in whole_documents(file_format.open(raw, chunk).parts()):
-        lengths = np.diff(offsets)
-        filled = np.flatnonzero(lengths)
-        if len(filled):
-            keys = document_keys(tokens, np.append(offsets[filled], offsets[-1]))
-            places = np.searchsorted(wanted, keys)
-            places[places == len(wanted)] = 0
-            hits = np.flatnonzero((wanted[places] == keys) & chosen_keys(keys, every))
-            for hit in hits.tolist():
-                document = int(filled[hit])
-                text = tokens[offsets[document] : offsets[document + 1]].astype("<i8")
-                digest = hashlib.blake2b(text.tobytes(), digest_size=16).digest()
-                found.append((int(keys[hit]), first + document, len(text), digest))
-        first += len(lengths)
-    return found
+    if not len(kept):
+        return Copies(0, 0, [])
+    places = np.argsort(kept["high"], kind="stable")
+    high = kept["high"][places]
+    same = high[1:] == high[:-1]
+    in_question = np.append(same, False) | np.append(False, same)  # few others than the same documents
+    places = places[in_question]
+    high, low = high[in_question], kept["low"][places]
+    order = np.lexsort((places, low, high))
+    places, high, low = places[order], high[order], low[order]
+    tokens = kept["tokens"][places].astype(np.int64)
+    is_first = np.ones(len(places), bool)
+    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    begins = np.flatnonzero(is_first)
+    taken = np.add.reduceat(np.where(is_first, 0, tokens), begins) if len(begins) else begins
+    largest = begins[np.lexsort((places[begins], -taken))][:most_examples]
+    return Copies(
+        documents=int((~is_first).sum()),
+        tokens=int(tokens[~is_first].sum()),
+        examples=[
+            (int(places[begin]), int(places[begin + 1]))
+            for begin in largest.tolist()
+            if begin + 1 < len(places) and not is_first[begin + 1]
+        ],
+    )

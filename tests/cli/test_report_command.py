@@ -48,7 +48,7 @@ def test_programs_are_told_what_was_written(folder: Path, capsys: pytest.Capture
     ("arguments", "says"),
     [
         (["--run", "run.toml", "--world-sizes", "1,x"], "must be 1 or more"),
-        (["--run", "run.toml", "--world-sizes", "5"], "world_sizes must be an integer in"),
+        (["--run", "run.toml", "--tokenizer", "absent.json"], "absent.json"),
         (["--run", "run.toml", "--checkpoint", "absent"], "absent"),
         (["--run", "absent.toml"], "there is no absent.toml"),
     ],

@@ -15,6 +15,7 @@ from unique_sets import SCHEMA, unique_groups, write_set
 
 from parquet_loader import StorageError, build_index
 from parquet_loader.insight import check
+from parquet_loader.insight.scan import hash_documents
 from parquet_loader.testing import FaultyFiles
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "soak"))
@@ -65,18 +66,40 @@ def test_duplicates_are_those_of_a_dict_of_documents(tmp_path: Path) -> None:
     assert (found.documents, found.tokens) == (documents, tokens)
 
 
-def test_documents_with_equal_keys_are_compared_by_all_their_tokens(tmp_path: Path) -> None:
-    one, other = [7] * 1000, [7] * 1000
-    other[501] = 8  # none of the 16 tokens that keys are made of
-    found = check(write_set(tmp_path / "set", [[[one, other, one]]])).duplicates
-    assert found is not None
-    assert found.documents == 1
+def test_a_document_is_the_same_also_where_its_row_group_has_ids_that_statistics_deny(tmp_path: Path) -> None:
+    """So that it is decoded another way."""
+    document = list(range(100))
+    folder = write_set(tmp_path / "set", [[[document]], [[document, [70_000] * 20]]])
+    index = build_index(folder)
+    assert index.max_id.tolist() == [99, 70_000]
+    path = folder / "part-001.parquet"
+    data = bytearray(path.read_bytes())
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    data[footer:] = data[footer:].replace((70_000).to_bytes(4, "little"), (60_000).to_bytes(4, "little"))
+    path.write_bytes(data)
+    report = check(folder)
+    assert report.duplicates is not None
+    assert (report.duplicates.documents, report.duplicates.tokens) == (1, 100)
+    assert [fault.kind for fault in report.faults] == ["statistics"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 300])
+def test_every_token_of_a_document_counts(length: int) -> None:
+    one = np.arange(5, 5 + length)
+    others = [one + (np.arange(length) == place) for place in range(length)] + [np.append(one, 0)]
+    tokens, offsets = (
+        np.concatenate([one, one, *others]),
+        np.cumsum([0, length, *[len(each) for each in [one, *others]]]),
+    )
+    found = {tuple(each) for each in hash_documents(tokens.astype(np.uint16), offsets, "uint16").tolist()}
+    assert len(found) == length + 2
+    assert found == {tuple(each) for each in hash_documents(tokens.astype(np.int64), offsets, "uint16").tolist()}
 
 
 def test_where_memory_is_short_duplicates_are_those_of_a_part_of_all_contents(tmp_path: Path) -> None:
     documents = [[number, number] for number in range(400)]
     folder = write_set(tmp_path / "set", [[documents, documents]])
-    found = check(folder, memory_bytes=32 * 200).duplicates
+    found = check(folder, memory_bytes=48 * 200).duplicates
     assert found is not None
     assert found.every == 4
     assert 50 < found.documents < 150
@@ -192,6 +215,23 @@ def test_a_file_that_was_written_anew_is_as_good_as_a_new_one(folder: Path) -> N
     write_set(folder, [[[[5, 6]]]])
     assert check(folder).ok
     assert check(folder).ok
+
+
+def test_processes_find_the_same_as_threads(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    files = [[[rng.integers(0, 3, 9).tolist() for _ in range(20)] for _ in range(3)] for _ in range(3)]
+    folder = write_set(tmp_path / "set", files, write_page_checksum=True)
+    FaultyFiles(folder).flip("part-001.parquet", int(build_index(folder).start[4] + 40))
+    one = check(folder, eos_id=1, processes=True, threads=2, state=tmp_path / "a")
+    other = check(folder, eos_id=1, state=tmp_path / "b")
+    assert one == other
+    assert {fault.kind for fault in one.faults} == {"damaged", "eos"}
+
+
+def test_a_set_of_no_row_groups_is_in_order(tmp_path: Path) -> None:
+    report = check(write_set(tmp_path / "set", [[]]))
+    assert report.ok
+    assert (report.documents, report.max_id) == (0, None)
 
 
 class Interrupted(Exception):

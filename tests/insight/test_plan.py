@@ -52,12 +52,12 @@ def random_mixture(rng: np.random.Generator, sets: dict[str, Path], **more: Any)
     """Sources, all or some of which may end, and options with a schedule."""
     names = list(sets)[: int(rng.integers(2, 4))]
     sources = {name: Component(sets[name], max_epochs=[None, 1, 2][rng.integers(0, 3)]) for name in names}
-    sources["a"] = Component(sets["a"], max_epochs=int(rng.integers(1, 4)))
+    sources["a"] = Component(sets["a"], max_epochs=int(rng.integers(1, 3)))
     stages, token = [], 0
     for _ in range(rng.integers(1, 4)):
         stages.append((token, {name: int(rng.integers(1, 9)) for name in names}))
         token += int(rng.integers(1, 6000))
-    lengths = {"seq_len": int(rng.integers(1, 7)), "lanes": int(rng.integers(1, 7))}  # a block is 64 rows a lane
+    lengths = {"seq_len": int(rng.integers(4, 12)), "lanes": int(rng.integers(1, 5))}  # a block is 64 rows a lane
     return sources, random_options(rng, weights=stages, **lengths, **more)
 
 

@@ -67,6 +67,13 @@ class Page(HTMLParser):
         return [found for _, attributes, _ in self.elements if (found := attributes.get(attribute)) is not None]
 
 
+class Hostile:
+    """A tokenizer of texts that nobody should run."""
+
+    def decode(self, ids: list[int]) -> str:
+        return f"</pre><script>alert({len(ids)})</script>"
+
+
 class Mixture:
     """Ten small sources in three stages, one of which ends, and a checkpoint of a run of them."""
 
@@ -92,6 +99,14 @@ class Mixture:
     def run(self) -> SetRun | MixtureRun:
         return open_run(self.sources, LoaderOptions(**self.options))
 
+    def asked(self) -> dict[str, Any]:
+        return {
+            "tokens": 60_000,
+            "world_sizes": [2, 3, 8],
+            "checkpoints": {HOSTILE: self.state},
+            "tokenizer": Hostile(),
+        }
+
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
@@ -100,7 +115,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
 
 @pytest.fixture(scope="module")
 def page(mixture: Mixture) -> Page:
-    return Page(report(mixture.run(), tokens=60_000, world_sizes=[2, 4, 8], checkpoints={HOSTILE: mixture.state}))
+    return Page(report(mixture.run(), **mixture.asked()))
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +162,7 @@ def test_a_page_of_ten_sources_is_small(page: Page) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(mixture: Mixture, page: Page) -> None:
-    again = report(mixture.run(), tokens=60_000, world_sizes=[2, 4, 8], checkpoints={HOSTILE: mixture.state})
-    assert again == page.text
+    assert report(mixture.run(), **mixture.asked()) == page.text
 
 
 def test_names_are_shown_and_never_taken_for_markup_or_formulas(page: Page) -> None:
@@ -238,14 +252,83 @@ def test_every_colour_is_one_of_the_themes(each: Page) -> None:
 # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def rows_of(page: Page, caption: str) -> list[list[str]]:
+    """The cells of a table."""
+    found: list[list[str]] = []
+    inside = False
+    for name, _, data in page.elements:
+        text = "".join(data).strip()
+        if name == "caption":
+            inside = text == caption
+        elif name == "tr" and inside:
+            found.append([])
+        elif name in ("th", "td") and inside:
+            found[-1].append(text)
+    return found[1:]
+
+
+def test_the_table_of_sets_is_what_the_indexes_hold(mixture: Mixture, page: Page) -> None:
+    run = mixture.run()
+    assert isinstance(run, MixtureRun)
+    *rows, total = rows_of(page, "What the files hold")
+    assert [row[0] for row in rows] == sorted(NAMES)
+    for name, *numbers in rows:
+        index = run.indexes[name]
+        wanted = (len(index.files), len(index), int(index.rows.sum()), index.total_tokens)
+        assert numbers[:4] == [f"{number:,}" for number in wanted]
+    assert total[4] == f"{sum(index.total_tokens for index in run.indexes.values()):,}"
+
+
+def test_what_sources_give_is_what_a_run_of_them_gives(mixture: Mixture, page: Page) -> None:
+    """The plan is of the run that goes on from the checkpoint."""
+    steps = -(-60_000 // (RUN["seq_len"] * RUN["lanes"]))
+    with ParquetLoader(mixture.sources, **mixture.options) as loader:
+        loader.load_state_dict(mixture.state)
+        loader.skip(steps - 75)
+        given = loader.stats()["sources"]
+        stages = [stage["step"] for stage in loader.history["stages"]]
+    rows = rows_of(page, "By the end of the run")
+    assert {row[0]: row[1] for row in rows} == {name: f"{of['tokens']:,}" for name, of in given.items()}
+    # One that is exhausted where a stage of the schedule begins makes two of one step.
+    assert [row[2] for row in rows_of(page, "Stages")] == [f"{step:,}" for step in dict.fromkeys(stages)]
+
+
 def test_it_tells_when_a_source_has_given_what_it_may(page: Page) -> None:
     assert "math has given its max_epochs" in page.texts("text")
 
 
+def test_a_run_that_ends_says_why(mixture: Mixture) -> None:
+    run = open_run(mixture.sources, LoaderOptions(**{**mixture.options, "exhausted": "raise"}))
+    lead = next(text for text in Page(report(run, tokens=60_000)).texts("p") if "It ends there" in text)
+    assert "'math' would be repeated more than max_epochs allows" in lead
+
+
+def test_world_sizes_are_compared_and_one_that_is_refused_says_why(page: Page) -> None:
+    rows = rows_of(page, f"By world size, for {-(-60_000 // 128) - 75:,} steps")
+    assert [(row[0], row[1]) for row in rows] == [("2", "4"), ("3", "2 or 3"), ("8", "1")]
+    assert "3 rankworld_size 3 does not divide lanes 8" not in page.text
+    assert any("world_size 3 does not divide lanes 8" in text for text in page.texts("li"))
+
+
+def test_samples_are_shown_as_they_are(page: Page, alone: Page) -> None:
+    assert len(page.texts("pre")) >= len(NAMES)
+    assert all(text.startswith("</pre><script>alert(") for text in page.texts("pre"))
+    assert alone.texts("pre")[0].startswith("0 1 2 3 4 5")
+
+
 def test_it_tells_how_far_checkpoints_are(page: Page) -> None:
-    assert "75" in page.texts("dd")
-    assert "5 steps skipped" in page.texts("th")
-    assert f"checkpoint {HOSTILE}" in page.texts("th")
+    rows = rows_of(page, "How it came there")
+    assert ["5 steps skipped", "", "70", f"{70 * 128:,}"] in rows
+    assert [f"checkpoint {HOSTILE}", "", "75", f"{75 * 128:,}"] in rows
+
+
+def test_without_checkpoints_nothing_is_said_of_the_past(alone: Page) -> None:
+    assert "What was run" not in alone.texts("h2")
+    assert {"The set", "The run", "Samples"} <= set(alone.texts("h2"))
+
+
+def test_a_run_of_no_step_has_a_page(mixture: Mixture) -> None:
+    assert Page(report(mixture.run(), tokens=0)).wrong == []
 
 
 def test_the_run_is_where_it_was(mixture: Mixture) -> None:
@@ -260,13 +343,9 @@ def test_a_checkpoint_of_another_run_is_refused(mixture: Mixture) -> None:
         report(mixture.run(), checkpoints={"other": {**mixture.state, "seed": 9}})
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [({"tokens": 0}, "tokens must be an integer at least 1"), ({"world_sizes": [9]}, r"world_sizes .* \[1, 8\]")],
-)
-def test_what_cannot_be_is_refused(mixture: Mixture, how: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        report(mixture.run(), **how)
+def test_what_cannot_be_is_refused(mixture: Mixture) -> None:
+    with pytest.raises(ConfigError, match="tokens must be an integer"):
+        report(mixture.run(), tokens=-1)
 
 
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib"])

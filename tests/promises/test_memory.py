@@ -20,7 +20,7 @@ from parquet_loader import ParquetLoader
 from parquet_loader.engine.config import Counters
 from parquet_loader.engine.engine import _Shared, _ThreadJob
 from parquet_loader.engine.plan import plan_window
-from parquet_loader.engine.prefetch import Budget
+from parquet_loader.engine.prefetch import Budget, Clock
 from parquet_loader.engine.reserve import Reserve
 
 MIB = 1 << 20
@@ -116,7 +116,7 @@ def check_first_task(folder: Path, eos_id: int | None, slack: float = 1.1) -> No
         budget = Budget(1 << 40)
         budget.acquire(plan.tasks[0].cost_bytes)
         shared = _Shared(budget, Counters(), contextlib.nullcontext(), threading.Event(), Reserve(0, budget))
-        _, cut = _ThreadJob(0, config, plan, shared).run(plan.tasks[0])
+        _, cut = _ThreadJob(0, config, plan, shared).run(plan.tasks[0], Clock())
         held.append(budget.held_bytes)
         # Where documents begin is counted twice: the parts' are put together.
         kept.append(sum(part.nbytes + part.documents.nbytes for part in cut))

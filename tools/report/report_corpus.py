@@ -5,7 +5,9 @@ python tools/report/report_corpus.py FOLDER
 
 from __future__ import annotations
 
+import importlib
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ import pyarrow.parquet as pq
 
 from parquet_loader import ParquetLoader
 
-# Of each source (files, row groups of a file, documents of a row group, median length, spread of lengths).
+# Of each source (files, row groups of a file, documents of a row group, median length, spread of lengths). Tokens are
+# the bytes of text, for ``--tokenizer bytes``.
 SOURCES = {
     "arxiv": (2, 3, 40, 3000, 0.6),
     "books": (2, 3, 6, 18000, 0.9),
@@ -33,10 +36,9 @@ WEIGHTS = {
 }  # fmt: skip
 LATER = WEIGHTS | {"web-english": 18, "code": 22, "math": 9, "encyclopedia": 9}
 LAST = {"math": 18, "code": 30, "arxiv": 14, "encyclopedia": 16, "web-english": 14, "books": 8}
-TOKENS = 16_000_000
 RUN = """\
-seq_len = 256
-lanes = 32
+seq_len = 128
+lanes = 16
 seed = 7
 exhausted = "redistribute"
 weights = [
@@ -52,13 +54,16 @@ weights = [
 def write(folder: Path) -> Path:
     """Write the sets and ``run.toml``; returns the path of that."""
     rng = np.random.default_rng(20)
+    topics = importlib.import_module("pydoc_data.topics").topics  # the chapters of Python's reference
+    text = np.frombuffer("\n\n".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore"), np.uint8)
     lines = []
     for name, (files, groups, documents, length, spread) in SOURCES.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file in range(files):
             lengths = np.maximum(1, rng.lognormal(np.log(length), spread, groups * documents)).astype(int)
-            tokens = [(rng.zipf(1.3, each) % 50_000).tolist() for each in lengths]
-            table = pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32()))})
+            begins = rng.integers(0, len(text) - np.minimum(lengths, len(text) - 1))
+            tokens = [text[begin : begin + length] for begin, length in zip(begins, lengths, strict=True)]
+            table = pa.table({"tokens": pa.array(tokens, pa.list_(pa.uint8()))})
             pq.write_table(table, folder / name / f"{file:05d}.parquet", row_group_size=documents, compression="zstd")
         limit = ", max_epochs = 3" if name == "math" else ""
         lines.append(f'{name} = {{ source = "{name}", window = {max(2, files * groups * 2 // 3)}{limit} }}\n')
@@ -71,12 +76,12 @@ def write(folder: Path) -> Path:
 def checkpoint(run: Path) -> Path:
     """Train a little: some steps, a few skipped, some more; returns the path of the checkpoint."""
     with ParquetLoader.from_toml(run) as loader:
-        for place, _ in enumerate(loader):
-            if place == 260:
-                loader.skip(12)
-            if place == 420:
-                break
-        (path := run.with_name("step-432.checkpoint")).write_bytes(loader.checkpoint())
+        for _ in islice(loader, 1300):
+            pass
+        loader.skip(60)
+        for _ in islice(loader, 740):
+            pass
+        (path := run.with_name("step-2100.checkpoint")).write_bytes(loader.checkpoint())
     return path
 
 

@@ -259,6 +259,15 @@ class OpenChunk:
         self._check_counts(before.row + 1 if self._parts else 0, tokens)
         return np.diff(np.concatenate([*starts, [tokens]]))
 
+    def unverified(self) -> Iterator[memoryview]:
+        """See `formats.base.OpenChunk.unverified`."""
+        begin = 0
+        for page in (page for part in self._parts for page in part):
+            if page.checksum is not None:
+                yield self._raw[begin : page.start]
+                begin = page.end
+        yield self._raw[begin:]
+
     def _decode(
         self, pages: list[Page], slot: int, before: LastDocument, tokens: int, wanted: Wanted | None
     ) -> tuple[TokenBlock, LastDocument]:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...blocks import IntArray
-from .ink import Canvas, Chart, amount, dashes, drawn, ink, series, shortened
+from .ink import Canvas, Chart, amount, dashes, drawn, ink, series, shortened, tick
 
-__all__ = ["Curve", "Event", "Range", "epochs", "histograms", "ranks", "shares", "timeline"]
+__all__ = ["Curve", "Event", "Histogram", "Range", "epochs", "histograms", "percentages", "ranks", "shares", "timeline"]
 
 _DASHED: Any = (0, (3, 2))
 _DOTTED: Any = (0, (1, 2))
@@ -48,6 +47,27 @@ class Event:
 
     token: float
     label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """How some numbers are distributed.
+
+    Attributes:
+        name: of the source.
+        number: of its colour.
+        edges: of the bars, shape ``(bars + 1,)``, above 0.
+        heights: of the bars, in whatever unit.
+        median: of the numbers.
+        interval: where it lies, by what is known.
+    """
+
+    name: str
+    number: int
+    edges: Sequence[float]
+    heights: Sequence[float]
+    median: float
+    interval: tuple[float, float]
 
 
 def shares(
@@ -146,19 +166,20 @@ def epochs(values: Sequence[tuple[str, int, float, int | None]]) -> Chart:
     return drawn("epochs", draw, title=title, description=f"Bars: {what}.", height=bottom + 44)
 
 
-def histograms(name: str, title: str, values: Sequence[tuple[str, int, IntArray]], unit: str) -> Chart:
-    """A histogram of each source, one below the other, over one logarithmic axis; drawn once, for half a page.
+def histograms(name: str, title: str, values: Sequence[Histogram], unit: str) -> Chart | None:
+    """Histograms, one below the other, over one logarithmic axis; drawn once, for half a page. None of none.
 
     Args:
         name, title: of the chart.
-        values: (name, number of its colour, numbers) of each source.
+        values: of the sources.
         unit: what the numbers are.
     """
+    if not values:
+        return None
     step = 38 if len(values) > 1 else 140
     bottom = 10 + step * len(values)
-    logs = [np.log10(np.maximum(numbers, 1)) for *_, numbers in values]
-    low = min(each.min(initial=9) for each in logs) - 0.06
-    high = max(each.max(initial=low) for each in logs) + 0.06
+    low = min(np.log10(each.edges[0]) for each in values) - 0.03
+    high = max(np.log10(each.edges[-1]) for each in values) + 0.03
     if high - low < 0.7:  # what differs little is not spread over the whole width
         low, high = (low + high) / 2 - 0.35, (low + high) / 2 + 0.35
 
@@ -166,28 +187,54 @@ def histograms(name: str, title: str, values: Sequence[tuple[str, int, IntArray]
         named = len(values) > 1
         axes = canvas.axes(100 if named else 8, 6, canvas.width - 14, bottom)
         axes.set(xlim=(low, high), ylim=(len(values), 0))
-        edges = np.linspace(low, high, 49)
-        for row, ((label, number, _), numbers) in enumerate(zip(values, logs, strict=True)):
-            counts, _ = np.histogram(numbers, edges)
-            tops = row + 1 - 0.86 * counts / max(1, counts.max())
-            axes.stairs(tops, edges, baseline=row + 1, fill=True, color=series(number), linewidth=0)
-            axes.axhline(row + 1, color=ink("line"), linewidth=0.8)
-            if len(numbers):
-                axes.plot([np.median(numbers)] * 2, [row + 0.1, row + 1], color=ink("ink"), linewidth=1.4)
+        for row, each in enumerate(values):
+            base = row + 1
+            tops = base - 0.86 * np.array(each.heights) / (max(each.heights, default=0) or 1)
+            edges = np.log10(each.edges)
+            axes.stairs(tops, edges, baseline=base, fill=True, color=series(each.number), linewidth=0)
+            axes.axhline(base, color=ink("line"), linewidth=0.8)
+            if each.interval[0] < each.interval[1]:
+                first, last = np.log10(np.maximum(each.interval, 1))
+                axes.fill([first, last, last, first], [row + 0.1, row + 0.1, base, base], color=ink("soft"), alpha=0.4)
+            axes.plot([np.log10(max(each.median, 1))] * 2, [row + 0.1, base], color=ink("ink"), linewidth=1.4)
             if named:
-                canvas.text(axes, low, row + 0.82, shortened(label, 13), dx=-8, ha="right")
+                canvas.text(axes, low, row + 0.82, shortened(each.name, 13), dx=-8, ha="right")
         places = _logarithmic(low, high, 5)
         canvas.ticks(axes.yaxis, [], [])
-        canvas.ticks(axes.xaxis, np.log10(places).tolist(), [amount(place) for place in places])
+        canvas.ticks(axes.xaxis, np.log10(places).tolist(), [tick(place) for place in places])
         canvas.below(axes, f"{unit}; line: median")
 
     what = "; ".join(
-        f"{label or 'all'}: {int(numbers.min()):,} to {int(numbers.max()):,}, median {int(np.median(numbers)):,}"
-        for label, _, numbers in values
-        if len(numbers)
+        f"{each.name or 'all'}: {amount(each.edges[0])} to {amount(each.edges[-1])}, median {amount(each.median)}"
+        for each in values
     )
     description = f"Histograms over {unit}. {what}."
     return drawn(name, draw, title=title, description=description, height=bottom + 44, both=False)
+
+
+def percentages(name: str, title: str, values: Sequence[tuple[str, int, float]]) -> Chart:
+    """Shares as bars from 0 to 100 %, drawn once, for half a page.
+
+    Args:
+        name, title: of the chart.
+        values: (name, number of its colour, share) of each source.
+    """
+    step = 22
+    bottom = 10 + step * len(values)
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.axes(100, 6, canvas.width - 50, bottom)
+        axes.set(xlim=(0, 1), ylim=(len(values) - 0.5, -0.5))
+        axes.grid(axis="x", color=ink("line"), linewidth=0.6, alpha=0.55)
+        for row, (label, number, share) in enumerate(values):
+            axes.barh(row, min(share, 1), height=0.62, color=series(number), linewidth=0)
+            canvas.text(axes, 0, row, shortened(label, 13), dx=-8, ha="right", va="center_baseline")
+            canvas.text(axes, min(share, 1), row, f"{share:.1%}", dx=6, role="soft", size=11, va="center_baseline")
+        canvas.ticks(axes.yaxis, [], [])
+        canvas.ticks(axes.xaxis, [0, 0.5, 1], ["0", "50 %", "100 %"])
+
+    what = "; ".join(f"{label} {share:.1%}" for label, _, share in values)
+    return drawn(name, draw, title=title, description=f"Bars: {what}.", height=bottom + 24, both=False)
 
 
 def ranks(
@@ -206,6 +253,7 @@ def ranks(
     if limit is not None and limit[0] < 3 * most:
         most = max(most, 1.15 * limit[0])
     shown = {size: amount(value, unit) if unit == "B" else f"{value:.2f}{unit}" for size, value in values.items()}
+    shown |= {size: "–" for size, value in values.items() if not value}
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.axes(12, 14, canvas.width - 12, bottom)
@@ -243,7 +291,7 @@ def timeline(end: float, stages: Sequence[Range], skips: Sequence[Range], marks:
             _label_of_stretch(canvas, axes, stage, str(number + 1), end, inside=True)
         for skip in skips:
             last = max(skip.last, skip.first + 0.003 * end)  # a short one is to be seen too
-            axes.axvspan(skip.first, last, ymin=0.1, color=ink("accent"), linewidth=0)
+            axes.axvspan(skip.first, last, ymin=0.1, ymax=0.32, color=ink("accent"), linewidth=0)
         for row, mark in enumerate(marks):
             _mark(canvas, axes, mark, end, height=10 + 17 * row, colour="ink")
         canvas.ticks(axes.yaxis, [], [])
@@ -266,7 +314,7 @@ def _label_of_stretch(canvas: Canvas, axes: Any, stage: Range, short: str, end: 
     room = (stage.last - stage.first) / end * canvas.across(axes)
     label = stage.label if room > 7 * len(stage.label) else short
     if room > 7 * len(label):
-        middle, height = (stage.first + stage.last) / 2, 0.55 if inside else 1.0
+        middle, height = (stage.first + stage.last) / 2, 0.66 if inside else 1.0
         how: dict[str, Any] = {"va": "center_baseline"} if inside else {"dy": 5}
         role = "ink" if inside else "soft"
         canvas.text(axes, middle, height, label, role=role, size=11, ha="center", above=True, **how)
@@ -301,7 +349,7 @@ def _mark(canvas: Canvas, axes: Any, event: Event, end: float, *, height: float,
 
 def _token_axis(canvas: Canvas, axes: Any, end: float) -> None:
     places = _round_places(end, 4 if canvas.narrow else 8)
-    canvas.ticks(axes.xaxis, places, [amount(place) for place in places])
+    canvas.ticks(axes.xaxis, places, [tick(place) for place in places])
     canvas.below(axes, "tokens of the run")
 
 

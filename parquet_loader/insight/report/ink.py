@@ -30,9 +30,12 @@ __all__ = [
     "amount",
     "drawn",
     "ink",
+    "lines",
     "missing",
+    "rectangles",
     "series",
     "shortened",
+    "tick",
 ]
 
 WIDE, NARROW = 980, 358  # pixels: the page's column on a desktop, and on a phone
@@ -79,6 +82,16 @@ def amount(number: float, unit: str = "") -> str:
         digits = 2
     shown = f"{value:.{digits}f}"
     return f"{shown} {prefix}{unit}".strip() if prefix or unit else shown
+
+
+def tick(number: float) -> str:
+    """A round number: 2000000 is "2 M".
+
+    >>> [tick(number) for number in (0, 2_000_000, 2_500, 150_000)]
+    ['0', '2 M', '2.5 k', '150 k']
+    """
+    digits, space, prefix = amount(number).partition(" ")
+    return f"{float(digits):g}{space}{prefix}"
 
 
 def shortened(name: str, most: int) -> str:
@@ -232,6 +245,27 @@ def drawn(
     narrow = _svg(f"{name}-n", draw, NARROW, height, title=title, description=description)
     wide = _svg(f"{name}-w", draw, WIDE, height, title=title, description=description) if both else narrow
     return Chart(name=name, title=title, description=description, wide=wide, narrow=narrow if both else "")
+
+
+def rectangles(axes: Any, lefts: Any, rights: Any, top: float, bottom: float, **how: Any) -> None:
+    """Draw rectangles between two heights, as one element: hundreds of them are common."""
+    corners = [[(x, top), (z, top), (z, bottom), (x, bottom), (x, top)] for x, z in zip(lefts, rights, strict=True)]
+    if corners:
+        path = _matplotlib(".path").Path.make_compound_path(*(_closed(each) for each in corners))
+        axes.add_patch(_matplotlib(".patches").PathPatch(path, linewidth=0, **how))
+
+
+def _closed(corners: list[tuple[float, float]]) -> Any:
+    return _matplotlib(".path").Path(corners, closed=True)
+
+
+def lines(axes: Any, each: Sequence[tuple[Sequence[float], Sequence[float]]], **how: Any) -> None:
+    """Draw lines, each by its x and y, as one element."""
+    gap = [float("nan")]  # matplotlib begins anew after it
+    xs = [x for line, _ in each for x in (*line, *gap)]
+    ys = [y for _, line in each for y in (*line, *gap)]
+    if xs:
+        axes.plot(xs, ys, **how)
 
 
 def missing(package: str) -> ConfigError:

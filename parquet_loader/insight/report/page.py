@@ -8,12 +8,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ...checkpoint import read_state
+from ...engine.config import EngineConfig
 from ...errors import StorageError
-from ...options import integer
 from ...runs import MixtureRun, SetRun
+from ...sets import OpenSet
 from ...storage.atomic import write_atomically
+from ..describe import describe
+from ..inspect import Decodes, Inspection, inspect
+from ..plan import plan
 from .ink import missing
-from .sections import Subject, head, points_of, sections
+from .sections import Subject, head, sections
 
 __all__ = ["report", "write_report"]
 
@@ -24,16 +29,17 @@ def report(
     tokens: int | None = None,
     world_sizes: Sequence[int] = (),
     checkpoints: Mapping[str, Mapping[str, Any]] | None = None,
+    tokenizer: Decodes | None = None,
     title: str | None = None,
 ) -> str:
     """A run as one page of HTML, which loads nothing. The same arguments give the same page.
 
     Args:
         run: see `open_run`.
-        tokens: how long the run is to be; None for an epoch, or for a mixture's schedule and as many tokens as all
-            sources hold.
+        tokens: how long the run is to be, from its beginning; None for the rest of the epoch, as for `plan`.
         world_sizes: to be compared; none for some that divide the lanes. What is said of one is said of the first.
         checkpoints: states of this run, by what they are called.
+        tokenizer: decodes samples of documents; None shows their ids.
         title: of the page; None for the name of the set.
 
     Raises:
@@ -44,15 +50,23 @@ def report(
         import jinja2
     except ModuleNotFoundError as error:
         raise missing("jinja2") from error
-    lanes = run.options.lanes
-    sizes = [integer("world_sizes", size, 1, lanes) for size in world_sizes] or _world_sizes(lanes)
+    descriptions = sorted(
+        ((name, describe(state)) for name, state in (checkpoints or {}).items()), key=lambda each: each[1].position
+    )
     before = run.saved()
     try:
-        points = points_of(run, checkpoints or {})
-        whole = _whole(run) if tokens is None else integer("tokens", tokens, 1)
-        subject = Subject(run=run, tokens=whole, world_sizes=sizes, points=points)
-        shown = [*sections(subject)]
-        top = head(subject)
+        for state in (checkpoints or {}).values():
+            run.read(read_state(state))  # refuses those of another run
+        if checkpoints:
+            last = max((read_state(state) for state in checkpoints.values()), key=lambda state: state.position)
+            run.progress = run.read(last)
+        subject = Subject(
+            run=run,
+            plan=plan(run, tokens=tokens, world_sizes=list(world_sizes) or None),
+            inspections={name: _inspected(opened.config, tokenizer) for name, opened in _sets(run).items()},
+            checkpoints=descriptions,
+        )
+        top, shown = head(subject), [*sections(subject)]
     finally:
         run.restore(before)
     folder = resources.files(__package__)
@@ -80,22 +94,15 @@ def write_report(path: str | os.PathLike[str], run: SetRun | MixtureRun, **how: 
         raise StorageError(f"cannot write the report {os.fspath(path)}: {error.strerror}") from error
 
 
+def _sets(run: SetRun | MixtureRun) -> dict[str, OpenSet]:
+    return run.sets if isinstance(run, MixtureRun) else {"": run.set}
+
+
+def _inspected(config: EngineConfig, tokenizer: Decodes | None) -> Inspection:
+    return inspect(config.storage, column=config.index.column, index=config.index, tokenizer=tokenizer)
+
+
 def _title(run: SetRun | MixtureRun) -> str:
     if isinstance(run, SetRun):
         return run.set.config.storage.root.rstrip("/").rsplit("/")[-1] or "The set"
     return f"A mixture of {len(run.sets)} sources" if len(run.sets) > 1 else next(iter(run.sets))
-
-
-def _world_sizes(lanes: int) -> list[int]:
-    """Those that divide the lanes, from 1 on, six at most."""
-    all_of_them = [size for size in range(1, lanes + 1) if not lanes % size]
-    powers = [size for size in all_of_them if size & (size - 1) == 0]
-    return (powers if len(powers) > 3 else all_of_them)[:6]
-
-
-def _whole(run: SetRun | MixtureRun) -> int:
-    """What a run's page is about where nobody says: an epoch, or the schedule and a quarter more."""
-    if isinstance(run, MixtureRun):
-        total = sum(each.config.order.total for each in run.sets.values())
-        return max(total, run.plan.schedule[-1][0] * 5 // 4)
-    return int(run.order.total) * (run.options.epochs or 1)

@@ -1,45 +1,32 @@
-"""A run as the sections of a page."""
+"""A run as the sections of a page: what `plan`, `inspect` and `describe` found, put into tables, charts and notes."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from ...checkpoint import read_state
-from ...engine.config import EngineConfig
-from ...engine.cost import required_bytes
-from ...engine.mixer import mixture_bytes
-from ...errors import SourceExhaustedError
 from ...order.mixture import BLOCK
-from ...order.order import lane_range
-from ...order.progress import MixtureProgress
-from ...remarks import read_amplification, remarks
+from ...order.progress import MixtureProgress, traced
+from ...remarks import remarks
 from ...runs import MixtureRun, SetRun
 from ...sets import OpenSet
+from ..describe import CheckpointDescription
+from ..inspect import Inspection, LengthSample, Quantile, Sampled
+from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
 from . import charts
 from .ink import amount
-from .parts import Bar, Bars, Facts, Figure, Notes, Section, Table
+from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
 from .windows import windows_and_lanes
 
 __all__ = ["Subject", "head", "sections"]
 
-_STRETCHES = 160  # of a run, in each of which shares are told
+_STRETCHES = 60  # of a run, about, in each of which shares are told
 _PICTURES = 3  # of sources whose windows are drawn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A checkpoint: what it is called, its step and token, and how many tokens there had been of each source."""
-
-    name: str
-    step: int
-    token: int
-    given: Mapping[str, int]
+_TEXTS = 12  # samples that are shown
+_A_DECADE = 24  # bars of a histogram from one power of ten to the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +35,19 @@ class Subject:
 
     Attributes:
         run: at its begin, or at the last checkpoint.
-        tokens: of the whole run.
-        world_sizes: to be compared.
-        points: where the run has been, in order.
+        plan: what it will do from there.
+        inspections: of the sources, by name; the one set is called "".
+        checkpoints: what they are called and what they hold, in the order of the run.
     """
 
     run: SetRun | MixtureRun
-    tokens: int
-    world_sizes: Sequence[int]
-    points: Sequence[Point] = ()
+    plan: Plan
+    inspections: Mapping[str, Inspection]
+    checkpoints: Sequence[tuple[str, CheckpointDescription]]
 
     @property
     def sets(self) -> dict[str, OpenSet]:
-        """The sources, by name; the one set is called ""."""
+        """The sources that are open, by name."""
         return self.run.sets if isinstance(self.run, MixtureRun) else {"": self.run.set}
 
     @property
@@ -69,298 +56,416 @@ class Subject:
         return sorted(self.sets)
 
     @property
-    def steps(self) -> int:
-        """Of the run."""
-        return self.tokens // (self.run.options.lanes * self.run.options.seq_len)
-
-
-def points_of(run: SetRun | MixtureRun, states: Mapping[str, Mapping[str, Any]]) -> list[Point]:
-    """Where states say that a run was, in order; the run is at the last of them then."""
-    points = []
-    for name, state in sorted(states.items(), key=lambda each: read_state(each[1]).position):
-        run.progress = progress = run.read(read_state(state))
-        token = progress.position * run.options.lanes
-        given = (
-            {each: int(of["tokens"]) for each, of in run.stats().items()}
-            if isinstance(run, MixtureRun)
-            else {"": token}
-        )
-        points.append(Point(name=name, step=progress.rows_before(progress.position), token=token, given=given))
-    return points
+    def ranks(self) -> WorldSizePlan:
+        """The first of the world sizes, of which more is said."""
+        return self.plan.world_sizes[0]
 
 
 def head(it: Subject) -> Facts:
     """The figures at the top."""
-    options, sets = it.run.options, it.sets
-    total = sum(each.config.order.total for each in sets.values())
-    groups = sum(len(each.config.index) for each in sets.values())
-    documents = sum(int(each.config.index.rows.sum()) for each in sets.values())
-    size = it.world_sizes[0]
+    plan, total = it.plan, sum(source.tokens for source in it.plan.sources)
+    documents = sum(each.documents for each in it.inspections.values())
+    groups = sum(each.row_groups for each in it.inspections.values())
+    held = it.ranks.peak_bytes or it.ranks.least_bytes
+    several = len(it.sets) > 1
     facts = [
         (
-            "Tokens of an epoch" if len(sets) == 1 else "Tokens of all sources",
+            "Tokens of all sources" if several else "Tokens of the set",
             amount(total),
-            f"{documents:,} documents in {groups:,} row groups",
+            f"{_counted(documents, 'document')} in {_counted(groups, 'row group')}",
         ),
         (
             "Tokens of the run",
-            amount(it.tokens),
-            f"{it.steps:,} steps of {options.lanes:,} × {options.seq_len:,} tokens",
+            amount(plan.end.token),
+            f"{_counted(plan.end.step, 'step')} of {plan.lanes:,} × {plan.seq_len:,}",
         ),
-        ("Epochs", f"{it.tokens / total:.2f}", "of all sources together" if len(sets) > 1 else "of the set"),
+        ("Epochs", f"{plan.end.token / total:.2f}", "of all sources together" if several else "of the set"),
         (
             "Memory of a rank",
-            amount(_memory(it, size), "B"),
-            f"with {size:,} rank{'s' if size > 1 else ''}, of a budget of {amount(options.budget_bytes, 'B')}",
+            amount(held, "B"),
+            f"{_counted(it.ranks.world_size, 'rank')}, budget {amount(it.run.options.budget_bytes, 'B')}",
         ),
     ]
-    if len(sets) > 1:
-        facts.insert(0, ("Sources", str(len(sets)), ""))
-    return Facts(facts=facts)
+    return Facts(facts=[("Sources", str(len(it.sets)), ""), *facts] if several else facts)
 
 
 def sections(it: Subject) -> Iterator[Section]:
     """The sections of the page, in order."""
     yield _of_sets(it)
-    if isinstance(it.run, MixtureRun):
-        yield _of_mixture(it, it.run)
+    yield _of_mixture(it, it.run) if isinstance(it.run, MixtureRun) else _of_run(it)
     yield _of_windows(it)
+    yield _of_shuffle(it)
     yield _of_ranks(it)
-    if it.points:
+    yield _of_samples(it)
+    if it.checkpoints:
         yield _of_past(it)
 
 
+# ── the sets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def _of_sets(it: Subject) -> Section:
-    rows, notes = [], []
-    for name, opened in it.sets.items():
-        index = opened.config.index
-        tokens = int(index.tokens.sum())
-        rows.append(
-            [
-                name or index.column,
-                f"{len(index.files):,}",
-                f"{len(index):,}",
-                f"{int(index.rows.sum()):,}",
-                f"{tokens:,}",
-                f"{index.length.sum() / max(1, tokens):.2f}",
-                f"{tokens / max(1, int(index.rows.sum())):,.0f}",
-                f"{min(opened.config.order.window, len(index)):,}",
-            ]
-        )
-        notes += [(name, remark) for remark in _remarks(it, name, opened.config)]
-    indexes = [each.config.index for each in it.sets.values()]
+    found = it.inspections
+    rows = [
+        [
+            name or each.column,
+            f"{each.files:,}",
+            f"{each.row_groups:,}",
+            f"{each.documents:,}",
+            f"{each.tokens:,}",
+            f"{each.column_bytes / max(1, each.tokens):.2f}",
+            f"{each.tokens / max(1, each.documents):,.0f}",
+            ", ".join(each.codecs),
+            f"{each.ids.least:,} to {each.ids.most:,}" if each.ids else "none",
+        ]
+        for name, each in found.items()
+    ]
     if len(rows) > 1:
-        tokens, documents = (sum(int(getattr(i, what).sum()) for i in indexes) for what in ("tokens", "rows"))
+        tokens, documents = (sum(getattr(each, what) for each in found.values()) for what in ("tokens", "documents"))
         rows.append(
             [
                 "all",
-                f"{sum(len(i.files) for i in indexes):,}",
-                f"{sum(map(len, indexes)):,}",
+                f"{sum(each.files for each in found.values()):,}",
+                f"{sum(each.row_groups for each in found.values()):,}",
                 f"{documents:,}",
                 f"{tokens:,}",
-                f"{sum(int(i.length.sum()) for i in indexes) / max(1, tokens):.2f}",
+                f"{sum(each.column_bytes for each in found.values()) / max(1, tokens):.2f}",
                 f"{tokens / max(1, documents):,.0f}",
+                "",
                 "",
             ]
         )
-    values = [(name, number, np.asarray(it.sets[name].config.index.tokens)) for number, name in enumerate(it.names)]
-    sizes = charts.histograms("row-groups", "Tokens of row groups", values, "tokens of a row group")
+    drawn = [
+        charts.histograms("row-groups", "Tokens of row groups", _sizes(it), "tokens of a row group"),
+        charts.histograms("documents", "Tokens of documents", _lengths(it), "tokens of a document"),
+    ]
+    read = sum(each.sampled_documents for each in found.values())
+    exact = all(each.lengths is None or each.lengths.exact for each in found.values())
+    note = (
+        f"Lengths of documents: all of them, {read:,}."
+        if exact
+        else f"Lengths of documents: of a sample of {read:,}; a band beside a median is where it lies with 95 % "
+        "confidence."
+    )
     return Section(
         name="sets",
         title="The sets" if len(it.sets) > 1 else "The set",
-        lead="What lies in the files, by their footers. Tokens are without any EOS that is appended; bytes are those "
-        "of the token column, compressed.",
+        lead="What lies in the files. Tokens are without any EOS that is appended; bytes are those of the token "
+        "column, compressed.",
         parts=[
             Table(
                 caption="What the files hold",
                 headers=[
-                    "source" if it.names != [""] else "column",
+                    "column" if it.names == [""] else "source",
                     "files",
                     "row groups",
                     "documents",
                     "tokens",
                     "bytes a token",
                     "tokens a document",
-                    "window",
+                    "compressed by",
+                    "ids",
                 ],
                 rows=rows,
                 total=len(rows) > 1,
             ),
-            Figure(charts=[sizes], tables=[_quantiles("Tokens of row groups", values)]),
-            Notes(notes=notes, none="No remarks: nothing costs this run time, memory or randomness that need not be."),
+            Figure(
+                charts=[each for each in drawn if each is not None],
+                tables=[_table_of_sizes(it), *_table_of_lengths(it)],
+                note=note,
+            ),
+            Notes(
+                notes=_remarks(it),
+                none="No remarks: nothing costs this run time, memory or randomness that need not be.",
+            ),
         ],
     )
 
 
-def _remarks(it: Subject, name: str, config: EngineConfig) -> tuple[str, ...]:
-    options = it.run.options
-    return remarks(
-        config,
-        seq_len=options.seq_len,
-        overlap=options.overlap,
-        world_size=it.world_sizes[0],
-        tail=options.tail,
-        mixed=bool(name),
+def _sizes(it: Subject) -> list[charts.Histogram]:
+    values = []
+    for number, name in enumerate(it.names):
+        logs = np.log10(np.maximum(it.sets[name].config.index.tokens, 1))
+        low, high = int(np.floor(logs.min() * _A_DECADE)), int(np.floor(logs.max() * _A_DECADE)) + 1
+        edges = np.arange(low, high + 1) / _A_DECADE
+        counts, _ = np.histogram(logs, edges)
+        middle = float(10 ** np.median(logs))
+        values.append(
+            charts.Histogram(
+                name=name,
+                number=number,
+                edges=(10**edges).tolist(),
+                heights=counts.tolist(),
+                median=middle,
+                interval=(middle, middle),
+            )
+        )
+    return values
+
+
+def _lengths(it: Subject) -> list[charts.Histogram]:
+    values = []
+    for number, name in enumerate(it.names):
+        sample = it.inspections[name].lengths
+        if sample is None:
+            continue
+        middle = next(each for each in sample.quantiles if each.share == 0.5)
+        some = [each for each in sample.shares if each.most]  # what is empty has no place on a logarithmic axis
+        edges = [float(2**power) for power in range(len(f"{max((each.most for each in some), default=1):b}") + 1)]
+        of = {each.least: each.documents for each in some}
+        values.append(
+            charts.Histogram(
+                name=name,
+                number=number,
+                edges=edges,
+                heights=[of.get(int(edge), 0.0) for edge in edges[:-1]],
+                median=float(middle.tokens),
+                interval=(float(middle.low), float(middle.high)),
+            )
+        )
+    return values
+
+
+def _table_of_sizes(it: Subject) -> Table:
+    rows = []
+    for name in it.names:
+        found = np.quantile(it.sets[name].config.index.tokens, [0, 0.1, 0.5, 0.9, 1])
+        rows.append([name or "all", *(f"{each:,.0f}" for each in found)])
+    return Table(
+        caption="Tokens of row groups", headers=["source", "least", "10 %", "median", "90 %", "most"], rows=rows
     )
 
 
-def _quantiles(caption: str, values: Sequence[tuple[str, int, Any]]) -> Table:
-    rows = []
-    for name, _, numbers in values:
-        found = np.quantile(numbers, [0, 0.1, 0.5, 0.9, 1]) if len(numbers) else np.zeros(5)
-        rows.append([name or "all", *(f"{each:,.0f}" for each in found)])
-    return Table(caption=caption, headers=["source", "least", "10 %", "median", "90 %", "most"], rows=rows)
+def _table_of_lengths(it: Subject) -> Iterator[Table]:
+    samples = {name: found for name in it.names if (found := it.inspections[name].lengths) is not None}
+    if samples:
+        shares = [each.share for each in next(iter(samples.values())).quantiles]
+        yield Table(
+            caption="Tokens of documents: no longer than",
+            headers=["source", *(f"{share:.0%}" for share in shares), "longest seen"],
+            rows=[
+                [name or "all", *(_quantile(each, sample) for each in sample.quantiles), f"{sample.longest:,}"]
+                for name, sample in samples.items()
+            ],
+        )
 
 
-# ── the mixture ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def _quantile(it: Quantile, sample: LengthSample) -> str:
+    return f"{it.tokens:,}" if sample.exact else f"{it.tokens:,} ({it.low:,} to {it.high:,})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Course:
-    """A mixture's run, in stretches: tokens at their borders, and what each source has given by then."""
-
-    borders: list[float]
-    given: dict[str, list[int]]
-    targets: dict[str, list[float]]
-    stages: list[charts.Range]
-    events: list[charts.Event]
-
-
-def _course(it: Subject, run: MixtureRun) -> _Course:
-    options = run.options
-    lanes = options.lanes
-    # Stretches are of whole blocks: within a block, shares are what its lanes happen to have had.
-    every = BLOCK * max(1, -(-it.steps // (BLOCK * _STRETCHES)))
-    rows = [*range(0, it.steps, every), it.steps]
-    progress = MixtureProgress(position=0, lengths=((0, options.seq_len),))
-    borders: list[float] = [0]
-    events: list[charts.Event] = []
-    given: dict[str, list[int]] = {name: [0] for name in it.names}
-    for before, after in pairwise(rows):
-        try:
-            progress = progress.advanced(after - before, run.plan)
-        except SourceExhaustedError:
-            low, high = 0, after - before
-            while high - low > 1:
-                middle = (low + high) // 2
-                with contextlib.suppress(SourceExhaustedError):
-                    progress.advanced(middle, run.plan)
-                    low = middle
-                    continue
-                high = middle
-            progress = progress.advanced(low, run.plan) if low else progress
-            events.append(charts.Event(token=progress.position * lanes, label="the run ends: a source is exhausted"))
-        if progress.position * lanes > borders[-1]:
-            borders.append(progress.position * lanes)
-            for name, values in given.items():
-                had = progress.had(name, run.plan.lattice, 0, lanes)
-                values.append(had * lanes if isinstance(had, int) else int(had.sum()))
-        if events:
-            break
-    end = borders[-1]
-    block = BLOCK * options.seq_len * lanes
-    begins = [float(stage.block * block) for stage in progress.stages]
-    stages = [
-        charts.Range(first=low, last=high, label=_label(number, stage.by))
-        for number, (stage, (low, high)) in enumerate(zip(progress.stages, pairwise([*begins, end]), strict=True))
+def _remarks(it: Subject) -> list[tuple[str, str]]:
+    options = it.run.options
+    return [
+        (name, remark)
+        for name, opened in it.sets.items()
+        for remark in remarks(
+            opened.config,
+            seq_len=options.seq_len,
+            overlap=options.overlap,
+            world_size=it.ranks.world_size,
+            tail=options.tail,
+            mixed=bool(name),
+        )
     ]
-    for one, other in pairwise(progress.stages):
-        if other.by == "exhausted":
-            gone = sorted({name for name, _ in one.weights} - {name for name, _ in other.weights})
-            events.append(
-                charts.Event(token=other.block * block, label=f"{' and '.join(gone)} has given its max_epochs")
-            )
-    targets: dict[str, list[float]] = {name: [] for name in it.names}
-    for begun, ended in pairwise(borders):
-        stage = progress.stages[max(0, int(np.searchsorted(begins, (begun + ended) / 2, side="right")) - 1)]
-        total = sum(weight for _, weight in stage.weights)
-        for name, shares in targets.items():
-            shares.append(dict(stage.weights).get(name, 0) / total)
-    return _Course(borders=borders, given=given, targets=targets, stages=stages, events=events)
+
+
+# ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_run(it: Subject) -> Section:
+    plan, (source,) = it.plan, it.plan.sources
+    facts = [
+        ("Steps", f"{plan.end.step:,}", f"of {plan.step_tokens:,} tokens each"),
+        ("Tokens", f"{plan.end.token:,}", f"{source.drawn:,} of them the set's"),
+        (
+            "Epochs",
+            f"{source.epochs:.2f}",
+            f"the second begins at step {source.repeats.step:,}" if source.repeats else "no token comes twice",
+        ),
+    ]
+    if plan.begin.step:
+        facts.append(("Still to come", f"{plan.steps:,} steps", f"{amount(plan.tokens)} tokens"))
+    return Section(
+        name="run",
+        title="The run",
+        lead=_lead_of_run(it),
+        parts=[Facts(facts=facts)],
+    )
+
+
+def _lead_of_run(it: Subject) -> str:
+    plan = it.plan
+    rows = f"{_counted(plan.lanes, 'row')} of {_counted(plan.seq_len, 'token')}"
+    lead = f"What the run does in {_counted(plan.end.step, 'step')} of {rows}."
+    return f"{lead} It ends there: {plan.over}." if plan.over else lead
 
 
 def _of_mixture(it: Subject, run: MixtureRun) -> Section:
-    course = _course(it, run)
-    steps = np.diff(course.borders)
-    curves = [
-        charts.Curve(
-            name=name,
-            number=number,
-            target=course.targets[name],
-            achieved=(np.diff(course.given[name]) / steps).tolist(),
-        )
-        for number, name in enumerate(it.names)
+    plan = it.plan
+    events = [
+        charts.Event(token=source.exhausted.token, label=f"{source.name} has given its max_epochs")
+        for source in plan.sources
+        if source.exhausted is not None
     ]
-    values = []
-    rows = []
-    end = course.borders[-1]
-    for number, name in enumerate(it.names):
-        opened, had = it.sets[name], course.given[name][-1]
-        epochs = had / opened.config.order.total
-        values.append((name, number, epochs, opened.max_epochs))
-        rows.append(
-            [
-                name,
-                f"{had:,}",
-                f"{had / end:.2%}",
-                f"{epochs:.2f}",
-                f"{opened.max_epochs:,}" if opened.max_epochs else "no end",
-            ]
+    stages = [
+        charts.Range(first=stage.begin.token, last=stage.end.token, label=_label(number, stage.by))
+        for number, stage in enumerate(plan.stages)
+    ]
+    borders, curves = _course(it, run)
+    by_name = {source.name or "": source for source in plan.sources}
+    bars = [
+        (name, number, by_name[name].epochs, by_name[name].max_epochs)
+        for number, name in enumerate(it.names)
+        if name in by_name
+    ]
+    parts: list[Part] = []
+    if len(borders) > 1:
+        parts.append(
+            Figure(
+                charts=[charts.shares(borders, curves, stages, events)],
+                tables=[_table_of_stages(it)],
+                note="Lines: achieved; dots: the target.",
+            )
         )
-    shares = Table(
-        caption="Shares by stage, achieved over the whole of it",
-        headers=["source", *(stage.label for stage in course.stages)],
-        rows=[[name, *(_share_in(course, name, stage) for stage in course.stages)] for name in it.names],
-    )
+    parts += [
+        Figure(charts=[charts.epochs(bars)], tables=[_table_of_sources(plan.sources)]),
+        Table(
+            caption="Stages",
+            headers=["stage", "why", "from step", "from token", "scheduled for", "steps"],
+            words=2,
+            rows=[_row_of_stage(number, stage) for number, stage in enumerate(plan.stages)],
+        ),
+    ]
     return Section(
         name="mixture",
         title="The mixture",
-        lead=f"What the run draws of each source over {amount(end)} tokens. Rows are dealt out in blocks of {BLOCK} "
-        "steps.",
-        parts=[
-            Figure(
-                charts=[charts.shares(course.borders, curves, course.stages, course.events)],
-                tables=[shares],
-                note="Lines: achieved; dots: the target.",
-            ),
-            Figure(
-                charts=[charts.epochs(values)],
-                tables=[
-                    Table(
-                        caption="By the end of the run",
-                        headers=["source", "tokens", "share", "epochs", "max_epochs"],
-                        rows=rows,
-                    )
-                ],
-            ),
+        lead=f"{_lead_of_run(it)} Rows are dealt out in blocks of {BLOCK} steps, and stages begin with one.",
+        parts=parts,
+    )
+
+
+def _course(it: Subject, run: MixtureRun) -> tuple[list[float], list[charts.Curve]]:
+    """The borders of stretches of a run, in tokens, and what the sources give in each."""
+    end = run.advanced(it.plan.steps)
+    assert isinstance(end, MixtureProgress)
+    rows = _stretches(it.plan.stages, end.row)
+    places = [traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row)) for row in rows]
+    lanes = run.options.lanes
+    borders = [float(place.position * lanes) for place in places]
+    targets = [_target(it.plan.stages, (low + high) / 2) for low, high in pairwise(borders)]
+    curves = []
+    for number, name in enumerate(it.names):
+        had = [int(np.sum(np.broadcast_to(place.had(name, run.plan.lattice, 0, lanes), lanes))) for place in places]
+        achieved = (np.diff(had) / np.diff(borders)).tolist()
+        target = [shares.get(name, 0.0) for shares in targets]
+        curves.append(charts.Curve(name=name, number=number, target=target, achieved=achieved))
+    return borders, curves
+
+
+def _stretches(stages: Sequence[StagePlan], last: int) -> list[int]:
+    """The steps at which stretches begin, and the last one ends: each lies in one stage, and is of whole blocks, since
+    within a block shares are what its lanes happen to have had.
+    """
+    begins = []
+    for stage in stages:
+        first, blocks = stage.begin.step // BLOCK, -(-(stage.end.step - stage.begin.step) // BLOCK)
+        pieces = min(blocks, max(1, round(_STRETCHES * blocks * BLOCK / last)))
+        begins += [BLOCK * (first + number * blocks // pieces) for number in range(pieces)]
+    return [*begins, last]
+
+
+def _target(stages: Sequence[StagePlan], token: float) -> Mapping[str, float]:
+    return next(stage.target for stage in reversed(stages) if stage.begin.token <= token)
+
+
+def _table_of_stages(it: Subject) -> Table:
+    stages = it.plan.stages
+    return Table(
+        caption="Shares by stage: what is asked for, and what comes",
+        headers=["source", *(_label(number, stage.by) for number, stage in enumerate(stages))],
+        rows=[
+            [
+                name,
+                *(
+                    f"{stage.target[name]:.2%} → {stage.achieved[name]:.2%}" if name in stage.target else "–"
+                    for stage in stages
+                ),
+            ]
+            for name in it.names
         ],
     )
 
 
-def _share_in(course: _Course, name: str, stage: charts.Range) -> str:
-    low, high = (int(np.argmin(np.abs(np.array(course.borders) - token))) for token in (stage.first, stage.last))
-    if high <= low:
-        return "–"
-    return f"{(course.given[name][high] - course.given[name][low]) / (course.borders[high] - course.borders[low]):.2%}"
+def _table_of_sources(sources: Sequence[SourcePlan]) -> Table:
+    return Table(
+        caption="By the end of the run",
+        headers=[
+            "source",
+            "tokens",
+            "asked for",
+            "share",
+            "epochs",
+            "repeats from step",
+            "max_epochs",
+            "exhausted at step",
+        ],
+        rows=[
+            [
+                source.name or "",
+                f"{source.drawn:,}",
+                f"{source.target:.2%}",
+                f"{source.achieved:.2%}",
+                f"{source.epochs:.3f}",
+                _step(source.repeats),
+                f"{source.max_epochs:,}" if source.max_epochs else "–",
+                _step(source.exhausted),
+            ]
+            for source in sources
+        ],
+    )
 
 
-# ── windows and ranks ────────────────────────────────────────────────────────────────────────────────────────────────
+def _row_of_stage(number: int, stage: StagePlan) -> list[str]:
+    scheduled = "–" if stage.scheduled is None else f"{stage.scheduled:,}"
+    steps = stage.end.step - stage.begin.step
+    why = {"schedule": "by the schedule", "reweight": "reweighted", "exhausted": "a source was exhausted"}
+    return [
+        f"stage {number + 1}",
+        why.get(stage.by, stage.by),
+        f"{stage.begin.step:,}",
+        f"{stage.begin.token:,}",
+        scheduled,
+        f"{steps:,}",
+    ]
+
+
+def _step(moment: Moment | None) -> str:
+    return "–" if moment is None else f"{moment.step:,}"
+
+
+def _label(number: int, by: str) -> str:
+    return f"stage {number + 1}" + (", reweighted" if by == "reweight" else "")
+
+
+# ── the order ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_windows(it: Subject) -> Section:
     largest = sorted(it.names, key=lambda name: -it.sets[name].config.order.total)[:_PICTURES]
     figures = []
-    for name in [name for name in it.names if name in largest]:
-        config = it.sets[name].config
-        chart = windows_and_lanes(
-            f"lanes-{it.names.index(name)}",
-            f"How row groups form windows, and windows lanes{f': {name}' if name else ''}",
-            config.order,
-            np.asarray(config.index.file),
-            ranks=min([size for size in it.world_sizes if size > 1], default=1),
-            seq_len=it.run.options.seq_len,
-        )
-        figures.append(Figure(charts=[chart]))
+    for number, name in enumerate(it.names):
+        if name in largest:
+            config = it.sets[name].config
+            chart = windows_and_lanes(
+                f"lanes-{number}",
+                f"How row groups form windows, and windows lanes{f': {name}' if name else ''}",
+                config.order,
+                config.index.file,
+                ranks=next((each.world_size for each in it.plan.world_sizes if each.world_size > 1), 1),
+                seq_len=it.run.options.seq_len,
+            )
+            figures.append(Figure(charts=[chart]))
     more = f" The {_PICTURES} largest of {len(it.names)} sources are drawn." if len(it.names) > _PICTURES else ""
     return Section(
         name="windows",
@@ -371,109 +476,218 @@ def _of_windows(it: Subject) -> Section:
     )
 
 
-def _memory(it: Subject, size: int) -> int:
-    first, last = lane_range(size - 1, size, it.run.options.lanes)
-    configs = {name: replace(each.config, first=first, last=last) for name, each in it.sets.items()}
-    if isinstance(it.run, MixtureRun):
-        return mixture_bytes(configs, it.run.progress, it.run.plan)
-    return required_bytes(configs[""], configs[""].order.window)
+def _of_shuffle(it: Subject) -> Section:
+    by_name = {source.name or "": source for source in it.plan.sources}
+    known = [(number, name, by_name[name]) for number, name in enumerate(it.names) if name in by_name]
+    shares = [(name or "the set", number, source.shuffle.share) for number, name, source in known]
+    before = [(name or "the set", number, source.shuffle.shown_before) for number, name, source in known]
+    windows = Table(
+        caption="Windows",
+        headers=[
+            "source",
+            "row groups",
+            "tokens",
+            "of the set",
+            "rows of a lane",
+            "draws of a batch",
+            "in the row before",
+        ],
+        rows=[
+            [
+                name or "the set",
+                f"{source.shuffle.window:,}",
+                f"{source.shuffle.window_tokens:,}",
+                f"{source.shuffle.share:.1%}",
+                f"{source.shuffle.rows_of_window:,.1f}",
+                f"{source.shuffle.draws:,}",
+                f"{source.shuffle.shown_before:.1%}",
+            ]
+            for _, name, source in known
+        ],
+    )
+    cuts = Table(
+        caption="How documents are cut in an epoch",
+        headers=["source", "documents", "in a row", "in several rows", "cut by lanes"],
+        rows=[
+            [
+                name or "the set",
+                f"{source.cuts.documents:,}",
+                f"{source.cuts.documents_in_a_row:,.1f}",
+                f"{source.cuts.in_several_rows:.1%}",
+                f"{source.cuts.cut_by_lanes:,.0f}",
+            ]
+            for _, name, source in known
+        ],
+    )
+    return Section(
+        name="shuffle",
+        title="Shuffle quality",
+        lead="A window that is more of its set mixes better. A long document fills a lane's rows for a while: the less "
+        "of a row's documents was in the row just before, the better. Figures are for documents of mean length.",
+        parts=[
+            Figure(
+                charts=[
+                    charts.percentages("window-shares", "Share of the set that a window is", shares),
+                    charts.percentages("shown-before", "Tokens whose document was in the row just before", before),
+                ],
+                tables=[windows],
+            ),
+            cuts,
+        ],
+    )
+
+
+# ── ranks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_ranks(it: Subject) -> Section:
-    options = it.run.options
-    memory = {size: float(_memory(it, size)) for size in it.world_sizes}
-    reads = {size: _reads(it, size) for size in it.world_sizes}
+    plans = it.plan.world_sizes
+    budget = it.run.options.budget_bytes
     rows = [
         [
-            f"{size:,}",
-            f"{options.lanes / size:g}",
-            "yes" if not options.lanes % size else "no",
-            amount(memory[size], "B"),
-            f"{reads[size]:.2f}×",
+            f"{each.world_size:,}",
+            f"{each.rows_least:,}"
+            if each.rows_least == each.rows_most
+            else f"{each.rows_least:,} or {each.rows_most:,}",
+            amount(each.least_bytes, "B"),
+            "–" if each.peak_bytes is None else amount(each.peak_bytes, "B"),
+            amount(each.bytes_read, "B"),
+            f"{each.reads:,}",
+            f"{each.amplification:.2f}×",
+            amount(each.rank_bytes, "B"),
+            amount(each.first_batch.bytes, "B"),
         ]
-        for size in it.world_sizes
+        for each in plans
     ]
+    dividing = ", ".join(f"{size:,}" for size in it.plan.dividing)
+    scaled = [f"{each.world_size:,}" for each in plans if not each.exact]
+    note = f"Reads are counted on some windows and scaled for {_listed(scaled)} ranks." if scaled else ""
     return Section(
         name="ranks",
         title="Memory and reads",
-        lead="What the number of ranks changes; the order stays the same. Reads are of all ranks together, as "
-        "multiples of the bytes of an epoch.",
+        lead="What the number of ranks changes; the order stays the same. Memory is what a rank comes to hold where "
+        f"training is slower than loading. These numbers divide the lanes: {dividing}.",
         parts=[
             Figure(
                 charts=[
                     charts.ranks(
                         "memory",
-                        "Least memory of a rank",
-                        memory,
+                        "Memory of a rank at most",
+                        {each.world_size: float(each.peak_bytes or 0) for each in plans},
                         unit="B",
-                        limit=(options.budget_bytes, "budget_bytes"),
+                        limit=(budget, "budget_bytes"),
                     ),
-                    charts.ranks("reads", "Times that bytes are read", reads, unit="×"),
+                    charts.ranks(
+                        "reads",
+                        "How often bytes are read, all ranks together",
+                        {each.world_size: each.amplification for each in plans},
+                        unit="×",
+                    ),
                 ],
+                note=note,
             ),
             Table(
-                caption="By world size",
-                headers=["world size", "rows of a rank", "divides lanes", "least memory", "reads"],
+                caption=f"By world size, for {_counted(it.plan.steps, 'step')}",
+                headers=[
+                    "world size",
+                    "rows of a rank",
+                    "least budget",
+                    "memory at most",
+                    "read in all",
+                    "requests",
+                    "times",
+                    "read by a rank",
+                    "before its first batch",
+                ],
                 rows=rows,
             ),
+            *_refusals(plans),
         ],
     )
 
 
-def _reads(it: Subject, size: int) -> float:
-    each = [
-        (read_amplification(s.config.order, s.config.index.length, size), s.config.order.total)
-        for s in it.sets.values()
+def _refusals(plans: Sequence[WorldSizePlan]) -> Iterator[Notes]:
+    found = [(_counted(each.world_size, "rank"), each.refused) for each in plans if each.refused is not None]
+    if found:
+        yield Notes(notes=found, none="")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    *most, last = texts
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_samples(it: Subject) -> Section:
+    each_source = max(1, _TEXTS // max(1, len(it.inspections)))
+    texts = [
+        Text(
+            source=name,
+            where=f"document {sample.document:,} of row group {sample.row_group:,} of {sample.path}, "
+            f"{sample.tokens:,} tokens",
+            text=_sample(sample),
+        )
+        for name, each in it.inspections.items()
+        for sample in each.samples[:each_source]
     ]
-    return sum(times * total for times, total in each) / sum(total for _, total in each)
+    decoded = any(sample.text is not None for each in it.inspections.values() for sample in each.samples)
+    lead = "The beginnings of some documents" + ("." if decoded else ", as token ids: no tokenizer was given.")
+    return Section(
+        name="samples",
+        title="Samples",
+        lead=lead if texts else "No document was read.",
+        parts=[Texts(texts=texts)] if texts else [],
+    )
+
+
+def _sample(it: Sampled) -> str:
+    text = " ".join(map(str, it.ids))
+    if it.text is not None:
+        from ..text import printable  # which brings pretokenize, as whatever decoded it has
+
+        text = printable(it.text)
+    return f"{text} …" if it.tokens > len(it.ids) else text
 
 
 # ── what was run ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_past(it: Subject) -> Section:
-    run, last = it.run, it.points[-1]
-    history = run.history()
-    bars = []
-    most = 1
-    for name in it.names:
-        epochs = last.given.get(name, 0) / it.sets[name].config.order.total
-        most = max(most, int(np.ceil(epochs)))
-    for number, name in enumerate(it.names):
-        had = last.given.get(name, 0)
-        epochs = had / it.sets[name].config.order.total
-        text = f"{epochs:.2f} epochs, {amount(had)} tokens"
-        bars.append(Bar(name=name or "the set", number=number, share=epochs / most, text=text))
-    begun = [stage for stage in history["stages"] if stage["token"] < last.token] or [{"token": 0, "by": "schedule"}]
-    ends = [*(stage["token"] for stage in begun[1:]), last.token]
+    _, last = it.checkpoints[-1]
+    begun = [stage for stage in last.stages if stage.begun]
     stages = [
-        charts.Range(first=stage["token"], last=end, label=_label(number, stage["by"]))
-        for number, (stage, end) in enumerate(zip(begun, ends, strict=True))
+        charts.Range(first=low, last=high, label=label)
+        for label, (low, high) in zip(
+            [_label(number, stage.by) for number, stage in enumerate(begun)] or ["the run"],
+            pairwise([*(stage.token for stage in begun), last.token] if begun else [0, last.token]),
+            strict=True,
+        )
     ]
-    tokens_of = {each["token"]: each["seq_len"] for each in history["seq_len"]}
-    skips = [
-        charts.Range(first=low * run.options.lanes, last=high * run.options.lanes, label="skipped")
-        for low, high in run.progress.skips
-    ]
+    skips = [charts.Range(first=skip.token, last=skip.token + skip.tokens, label="skipped") for skip in last.skips]
     marks = [
-        charts.Event(token=token, label=f"rows of {length:,} tokens from here")
-        for token, length in tokens_of.items()
-        if token
+        charts.Event(token=each.token, label=f"rows of {each.seq_len:,} tokens")
+        for each in last.lengths
+        if each.token  # those that a run begins with are no event
     ]
-    marks += [charts.Event(token=point.token, label=point.name) for point in it.points]
-    rows = [
-        [
-            f"checkpoint {point.name}",
-            f"{point.step:,}",
-            f"{point.token:,}",
-            f"{sum(point.given.values()) / it.tokens:.1%} of the run",
-        ]
-        for point in it.points
+    marks += [charts.Event(token=each.token, label=name) for name, each in it.checkpoints]
+    numbers = {name: number for number, name in enumerate(it.names)}
+    most = int(np.ceil(max([1.0, *(source.epochs or 0 for source in last.sources)])))
+    bars = [
+        Bar(
+            name=source.name or "the set",
+            number=numbers.get(source.name or "", 0),
+            share=(source.epochs or 0) / most,
+            text=f"{source.epochs or 0:.2f} epochs, {amount(source.consumed)} tokens",
+        )
+        for source in last.sources
     ]
-    for kind in ("stages", "skips", "seq_len"):
-        rows += [[_told(kind, each), f"{each['step']:,}", f"{each['token']:,}", ""] for each in history[kind]]
-    rows.sort(key=lambda row: int(row[2].replace(",", "")))
-    skipped = sum(high - low for low, high in run.progress.skips) * run.options.lanes
+    skipped = sum(skip.tokens for skip in last.skips)
     return Section(
         name="past",
         title="What was run",
@@ -481,27 +695,35 @@ def _of_past(it: Subject) -> Section:
         parts=[
             Facts(
                 facts=[
-                    ("Step", f"{last.step:,}", f"of {it.steps:,}"),
-                    ("Tokens", amount(last.token), f"{last.token / it.tokens:.1%} of the run"),
-                    ("Skipped", amount(skipped), f"tokens in {len(skips)} stretches" if skips else "nothing"),
+                    ("Step", f"{last.step:,}", f"of {it.plan.end.step:,}"),
+                    ("Tokens", amount(last.token), f"{last.token / max(1, it.plan.end.token):.1%} of the run"),
+                    ("Skipped", amount(skipped), f"tokens, in {_counted(len(skips), 'place')}" if skips else "tokens"),
                 ]
             ),
-            Figure(charts=[charts.timeline(max(it.tokens, last.token), stages, skips, marks)]),
-            Bars(caption=f"Consumed of each source; a full bar is {most} epoch{'s' if most > 1 else ''}", bars=bars),
-            Table(caption="How it came there", headers=["what", "from step", "from token", "reached"], rows=rows),
+            *([Figure(charts=[charts.timeline(last.token, stages, skips, marks)])] if last.token else []),
+            Bars(caption=f"Consumed of each source; a full bar is {_counted(most, 'epoch')}", bars=bars),
+            _table_of_past(it, last),
         ],
     )
 
 
-def _label(number: int, by: str) -> str:
-    return f"stage {number + 1}" if by == "schedule" else f"{number + 1} · {by}"
-
-
-def _told(kind: str, each: Mapping[str, Any]) -> str:
-    if kind == "skips":
-        return f"{each['batches']:,} steps skipped"
-    if kind == "seq_len":
-        return f"rows of {each['seq_len']:,} tokens"
-    total = sum(each["weights"].values()) or 1
-    shares = ", ".join(f"{name} {weight / total:.1%}" for name, weight in each["weights"].items())
-    return f"stage by {each['by']}: {shares}"
+def _table_of_past(it: Subject, last: CheckpointDescription) -> Table:
+    rows: list[tuple[int, int, str, str]] = []
+    for stage in last.stages:
+        if stage.begun:
+            total = sum(stage.weights.values()) or 1
+            shares = ", ".join(f"{name} {weight / total:.1%}" for name, weight in stage.weights.items())
+            rows.append((stage.token, stage.step, f"stage, by {stage.by}", shares))
+    rows += [(each.token, each.step, f"rows of {each.seq_len:,} tokens", "") for each in last.lengths]
+    rows += [(skip.token, skip.step, f"{_counted(skip.batches, 'step')} skipped", "") for skip in last.skips]
+    rows += [
+        (each.token, each.step, f"checkpoint {name}", "" if each.rank is None else f"the part of rank {each.rank}")
+        for name, each in it.checkpoints
+    ]
+    rows.sort(key=lambda row: row[0])
+    return Table(
+        caption="How it came there",
+        headers=["what", "more of it", "step", "token"],
+        words=2,
+        rows=[[what, more, f"{step:,}", f"{token:,}"] for token, step, what, more in rows],
+    )
