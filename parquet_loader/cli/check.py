@@ -105,6 +105,7 @@ def _sets(given: argparse.Namespace) -> int:
                     all_columns=not given.column_only,
                     state=given.state,
                     threads=given.threads,
+                    processes=None,
                     progress=progress.show,
                 )
             except ParquetLoaderError as error:

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from . import check, checkpoint, index, inspect, report, show, which
+from . import check, checkpoint, index, inspect, plan, report, show, which
 
 __all__ = ["main"]
 
-_COMMANDS = (inspect, which, show, check, checkpoint, report, index)
+_COMMANDS = (inspect, plan, which, show, check, checkpoint, report, index)
 
 _DESCRIPTION = """\
 What is in a tokenized set, what a run will do, and what each of its steps saw:

@@ -6,6 +6,7 @@ Functions that return values; the command ``parquet-loader`` shows them.
 from typing import TYPE_CHECKING, Any
 
 from .chain import ChainReport, check_chain
+from .changes import Resumption, resumption
 from .check import CheckReport, check
 from .describe import CheckpointDescription, describe, open_saved
 from .inspect import Inspection, candidates, inspect
@@ -31,6 +32,7 @@ __all__ = [
     "Place",
     "Places",
     "Plan",
+    "Resumption",
     "Shown",
     "Trace",
     "Tracer",
@@ -49,6 +51,7 @@ __all__ = [
     "open_tokenizer_of",
     "plan",
     "report",
+    "resumption",
     "show",
     "which",
     "write_report",

@@ -14,21 +14,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, FileChangedError, ParquetLoaderError, StorageError
+from ..engine.processes import check_storage
+from ..errors import ConfigError, DataError, FileChangedError, HelperError, ParquetLoaderError, StorageError
 from ..formats.base import ENTRY_ARRAYS, ColumnChunk, Counting, CountingBudget, FileEntry
 from ..formats.parquet import PARQUET
-from ..formats.parquet.pages import crc32
 from ..index.build import choose_column
 from ..index.index import DatasetIndex, assemble
 from ..options import all_cores, integer
@@ -36,18 +40,18 @@ from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import CheckState, Earlier, Fault, state_path
-from .scan import DOCUMENT, FIELDS, Questions, copies, scan_group
+from .scan import DOCUMENT, FIELDS, Questions, copies
+from .units import Looked, Unit, look
 
 __all__ = ["CheckReport", "Duplicates", "Ends", "Fault", "Place", "check"]
 
 _UNIT_BYTES = 8 << 20  # of neighbouring row groups, at least
-_PIECE_BYTES = 8 << 20  # of what lies between them
+_WORTH_PROCESSES_BYTES = 256 << 20  # each takes half a second to start
 _SAVE_SECONDS = 60.0
 _COUNTING_BYTES = 1 << 30
 _EXAMPLES = 10
 _HELD_BYTES = 48  # of a document, while hashes are sorted
 Progress = Callable[[int, int], None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +162,7 @@ def check(
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    processes: bool | None = False,
     memory_bytes: int = 4 << 30,
     retry_seconds: float = RETRY_SECONDS,
     progress: Progress | None = None,
@@ -179,6 +184,8 @@ def check(
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: None for the user's cache folder.
         threads: row groups looked at at once; None for one a core.
+        processes: whether in as many processes, which do not wait for each other's turn in Python; None where the set
+            is large enough. They import the main module, which must have a guard, ``if __name__ == "__main__":``.
         memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 48 at the end. Where there are more
             documents than that, those of every second, third, ... content are looked at.
         retry_seconds: how long a request over the network is tried again once it has failed.
@@ -201,20 +208,24 @@ def check(
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
     every = max(1, -(-documents * _HELD_BYTES // memory_bytes)) if duplicates else 0
-    narrowest = next((each for each in ("uint16", "int32") if int(found.max_id.max()) <= np.iinfo(each).max), "int64")
+    largest = int(found.max_id.max(initial=-1))
+    narrowest = next((each for each in ("uint16", "int32") if largest <= np.iinfo(each).max), "int64")
     questions = Questions(vocab_size=vocab_size, eos_id=eos_id, every=every, dtype=narrowest)
     path = Path(state) if state is not None else state_path(cache_dir, storage.identity, found.column)
     kept = CheckState.opened(path, found, dataclasses.asdict(questions) | {"all_columns": all_columns})
-    run = _Check(storage, found, questions, kept, workers=workers, progress=progress, all_columns=all_columns)
+    run = _Check(storage, found, questions, kept, all_columns=all_columns, progress=progress)
+    in_processes = _in_processes(storage, run.total_bytes, workers) if processes is None else processes
+    if in_processes:
+        check_storage(storage, workers)
     continued = int(kept.done.sum())
     try:
-        run.scan()
+        run.scan(workers, in_processes)
         told = run.duplicates() if every else None
     except BaseException:
         kept.save()
         raise
     faults = [*faults, *run.faults()]
-    notes = [*found.remarks(), *run.notes]
+    notes = [*found.remarks()]
     if kept.finish(faults_of_files={fault.path for fault in faults if fault.kind == "unreadable"}) is not None:
         notes.append(f"what was found could not be kept for the next check ({kept.problem}): give a state to write")
     numbers = dict(zip(FIELDS, kept.numbers.T, strict=True))
@@ -229,7 +240,7 @@ def check(
         empty=int(numbers["empty"].sum()),
         min_id=int(numbers["min_id"][held].min()) if held.any() else None,
         max_id=int(numbers["max_id"][held].max()) if held.any() else None,
-        faults=tuple(sorted(set(faults), key=lambda each: (each.path, each.row_group or -1, each.kind, each.problem))),
+        faults=tuple(sorted(set(faults), key=_place_of)),
         notes=tuple(notes),
         ends=run.ends(),
         duplicates=told,
@@ -238,6 +249,17 @@ def check(
         continued=continued,
         state=str(kept.path) if kept.path is not None else None,
     )
+
+
+def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
+    """Whether processes are worth their start, and can read the files."""
+    if workers == 1 or total_bytes < _WORTH_PROCESSES_BYTES:
+        return False
+    try:
+        check_storage(storage, workers)
+    except ConfigError:
+        return False
+    return True
 
 
 # ── the files as they are ────────────────────────────────────────────────────────────────────────────────────────
@@ -303,6 +325,10 @@ def _numbers(index: DatasetIndex, file: int) -> np.ndarray[Any, np.dtype[np.int6
     return np.stack([getattr(index, name)[begin:end] for name in ENTRY_ARRAYS])
 
 
+def _place_of(fault: Fault) -> tuple[str, int, str, str]:
+    return fault.path, -1 if fault.row_group is None else fault.row_group, fault.kind, fault.problem
+
+
 def _fault_of(error: ParquetLoaderError, kind: str, path: str, row_group: int | None = None) -> Fault:
     if isinstance(error, FileChangedError):
         return Fault(kind="changed", path=path, row_group=None, problem=str(error))
@@ -315,15 +341,6 @@ def _fault_of(error: ParquetLoaderError, kind: str, path: str, row_group: int | 
 # ── reading all of it ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Unit:
-    """What one thread does at once: neighbouring row groups of a file, or where there are none, the rest of it."""
-
-    file: int
-    groups: tuple[int, ...]
-    size: int
-
-
 class _Check:
     """A check that runs."""
 
@@ -334,34 +351,30 @@ class _Check:
         questions: Questions,
         state: CheckState,
         *,
-        workers: int,
-        progress: Progress | None,
         all_columns: bool,
+        progress: Progress | None,
     ) -> None:
         self._storage = storage
         self._index = index
         self._questions = questions
         self._state = state
-        self._workers = workers
         self._progress = progress
-        self._stop = threading.Event()
         self._all_columns = all_columns
         self._borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
-        sizes = sum(file.size for file in index.files) if all_columns else int(index.length.sum())
-        self.total_bytes = sizes
-        self.notes: list[str] = []
+        self.total_bytes = sum(file.size for file in index.files) if all_columns else int(index.length.sum())
 
     def place(self, group: int, document: int, tokens: int) -> Place:
         """A document of a row group of the index."""
         path = self._index.files[int(self._index.file[group])].path
         return Place(path=path, row_group=int(self._index.row_group[group]), document=document, tokens=tokens)
 
-    def scan(self) -> None:
-        """Look at everything that is not done."""
-        done = self.total_bytes - sum(unit.size for unit in self._units())
+    def scan(self, workers: int, processes: bool) -> None:
+        """Look at everything that is not done, on so many threads, or in processes."""
+        units = list(self._units())
+        done = self.total_bytes - sum(unit.size for unit in units)
         saved = time.monotonic()
-        for unit, keep in self._each(self._units(), self._look):
-            keep()
+        for unit, found in _each(self._storage, units, workers, processes):
+            self._keep(unit, found)
             done += unit.size
             if self._progress is not None:
                 self._progress(done, self.total_bytes)
@@ -369,137 +382,67 @@ class _Check:
                 self._state.save()
                 saved = time.monotonic()
 
-    def _each(self, items: Iterable[T], work: Callable[[T], Any]) -> Iterator[tuple[T, Any]]:
-        """Each item with what its work gives, as it is done; few are under way at once."""
-        left = iter(items)
-        under_way: dict[Future[Any], T] = {}
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="parquet-check") as pool:
-            try:
-                while True:
-                    for item in left:
-                        under_way[pool.submit(work, item)] = item
-                        if len(under_way) >= 2 * self._workers:
-                            break
-                    if not under_way:
-                        return
-                    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                        yield under_way.pop(future), future.result()
-            finally:
-                self._stop.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-                self._stop.clear()
-
-    def _units(self) -> Iterator[_Unit]:
+    def _units(self) -> Iterator[Unit]:
         index, done = self._index, self._state.done
-        for file, info in enumerate(index.files):
+        for number, file in enumerate(index.files):
             groups: list[int] = []
             size = 0
-            for group in range(int(self._borders[file]), int(self._borders[file + 1])):
+            for group in range(int(self._borders[number]), int(self._borders[number + 1])):
                 if done[group]:
                     continue
                 if groups and (size >= _UNIT_BYTES or group != groups[-1] + 1):
-                    yield _Unit(file=file, groups=tuple(groups), size=size)
+                    yield self._unit(number, groups)
                     groups, size = [], 0
                 groups.append(group)
                 size += int(index.length[group])
             if groups:
-                yield _Unit(file=file, groups=tuple(groups), size=size)
-            if self._all_columns and self._state.rest[file] < 0:
-                own = slice(int(self._borders[file]), int(self._borders[file + 1]))
-                yield _Unit(file=file, groups=(), size=info.size - int(index.length[own].sum()))
+                yield self._unit(number, groups)
+            if self._all_columns and self._state.rest[number] == -1:
+                gaps = tuple(self._gaps(number))
+                yield Unit(number=number, file=file, gaps=gaps, questions=self._questions)
 
-    def _look(self, unit: _Unit) -> Callable[[], None]:
-        """Look at a unit; returns what keeps what was found, for one thread to do."""
-        file = self._index.files[unit.file]
-        if not unit.groups:
-            return self._look_at_rest(unit.file, file)
-        groups = np.array(unit.groups)
-        keeps = [
-            self._look_at_group(group, chunk, raw)
-            for group, chunk, raw in zip(
-                unit.groups, self._index.chunks(groups), self._raws(file, unit.groups), strict=True
-            )
-        ]
+    def _unit(self, number: int, groups: Sequence[int]) -> Unit:
+        chunks = tuple(self._index.chunks(np.array(groups)))
+        file = self._index.files[number]
+        return Unit(number=number, file=file, groups=tuple(groups), chunks=chunks, questions=self._questions)
 
-        def keep() -> None:
-            for each in keeps:
-                each()
-
-        return keep
-
-    def _raws(self, file: FileInfo, groups: Sequence[int]) -> list[memoryview | ParquetLoaderError]:
-        """The bytes of row groups, of neighbouring ones by one read; or why there are none."""
-        starts, lengths = self._index.start, self._index.length
-        begin, end = int(starts[groups[0]]), int(starts[groups[-1]] + lengths[groups[-1]])
-        if end - begin == int(lengths[list(groups)].sum()):
-            try:
-                data = memoryview(self._storage.read(file, begin, end - begin, self._stop))
-                return [data[int(starts[each]) - begin :][: int(lengths[each])] for each in groups]
-            except StorageError:
-                pass  # of which row group is found one by one
-        found: list[memoryview | ParquetLoaderError] = []
-        for group in groups:
-            try:
-                raw = self._storage.read(file, int(starts[group]), int(lengths[group]), self._stop)
-                found.append(memoryview(raw))
-            except StorageError as error:
-                found.append(error)
-        return found
-
-    def _look_at_group(
-        self, group: int, chunk: ColumnChunk, raw: memoryview | ParquetLoaderError
-    ) -> Callable[[], None]:
-        faults: list[Fault] = []
-        state = self._state
-        if isinstance(raw, ParquetLoaderError):
-            faults.append(_fault_of(raw, "unreadable", chunk.path, chunk.row_group))
-            return lambda: state.keep(group, None, -1, faults)
-        earlier, checksum = state.earlier_group(group), -1
-        scanned = None
-        try:
-            opened = PARQUET.open(raw, chunk)
-            checksum = functools.reduce(lambda value, data: crc32(data, value), opened.unverified(), 0)
-            scanned = scan_group(opened, chunk, self._questions)
-        except DataError as error:
-            faults.append(_fault_of(error, "damaged", chunk.path, chunk.row_group))
-        faults += self._compared(chunk.path, chunk.row_group, earlier, checksum)
-        if scanned is None:
-            return lambda: state.keep(group, None, checksum, faults)
-        faults += self._judged(group, chunk, dict(zip(FIELDS, scanned.numbers.tolist(), strict=True)))
-        return lambda: state.keep(group, scanned, checksum, faults)
-
-    def _look_at_rest(self, number: int, file: FileInfo) -> Callable[[], None]:
-        """The bytes of a file that are in no row group's token column: its other columns, its footer."""
+    def _gaps(self, number: int) -> Iterator[tuple[int, int]]:
+        """(Start, length) of what lies between a file's row groups: its head, other columns, its footer."""
         own = slice(int(self._borders[number]), int(self._borders[number + 1]))
         order = np.argsort(self._index.start[own], kind="stable")
         starts, lengths = self._index.start[own][order].tolist(), self._index.length[own][order].tolist()
-        checksum, at = 0, 0
-        faults: list[Fault] = []
-        try:
-            for start, length in [*zip(starts, lengths, strict=True), (file.size, 0)]:
-                for begin in range(at, start, _PIECE_BYTES):
-                    piece = self._storage.read(file, begin, min(_PIECE_BYTES, start - begin), self._stop)
-                    if not begin and piece[:4] != b"PAR1":
-                        problem = "does not begin as a Parquet file does: its first bytes are damaged"
-                        faults.append(Fault(kind="damaged", path=file.path, row_group=None, problem=problem))
-                    checksum = crc32(piece, checksum)
-                at = max(at, start + length)
-        except StorageError as error:
-            faults.append(_fault_of(error, "unreadable", file.path))
-            checksum = -1
-        else:
-            faults += self._compared(file.path, None, self._state.earlier_rest(number), checksum)
-        return lambda: self._state.keep_rest(number, checksum, faults)
+        at = 0
+        for start, length in [*zip(starts, lengths, strict=True), (self._index.files[number].size, 0)]:
+            if start > at:
+                yield at, start - at
+            at = max(at, start + length)
 
-    def _compared(self, path: str, row_group: int | None, earlier: Earlier | None, checksum: int) -> list[Fault]:
-        if earlier is None or earlier.checksum == checksum:
-            return []
-        what = "the bytes outside of the token column, such as its footer," if row_group is None else "its bytes"
-        problem = (
-            f"{what} are other ones than in the check of {earlier.date}, though size and time of the file are the "
-            "same: take the file from a copy, or write it anew"
-        )
-        return [Fault(kind="damaged", path=path, row_group=row_group, problem=problem)]
+    def _keep(self, unit: Unit, found: list[Looked]) -> None:
+        state, path = self._state, unit.file.path
+        if not unit.groups:
+            (rest,) = found
+            state.keep_rest(
+                unit.number, rest.checksum, self._faults_of(rest, path, None, state.earlier_rest(unit.number))
+            )
+            return
+        for group, chunk, each in zip(unit.groups, unit.chunks, found, strict=True):
+            faults = self._faults_of(each, path, chunk.row_group, state.earlier_group(group))
+            if each.scanned is not None:
+                faults += self._judged(group, chunk, dict(zip(FIELDS, each.scanned.numbers.tolist(), strict=True)))
+            state.keep(group, each.scanned, each.checksum, faults)
+
+    def _faults_of(self, found: Looked, path: str, row_group: int | None, earlier: Earlier | None) -> list[Fault]:
+        faults = []
+        if found.error is not None:
+            faults.append(_fault_of(found.error, "damaged", path, row_group))
+        if earlier is not None and found.checksum not in (earlier.checksum, -1):
+            what = "the bytes outside of the token column, such as its footer," if row_group is None else "its bytes"
+            problem = (
+                f"{what} are other ones than in the check of {earlier.date}, though size and time of the file are the "
+                "same: take the file from a copy, or write it anew"
+            )
+            faults.append(Fault(kind="damaged", path=path, row_group=row_group, problem=problem))
+        return faults
 
     def _judged(self, group: int, chunk: ColumnChunk, of: Mapping[str, int]) -> list[Fault]:
         """What is wrong with a row group that could be decoded."""
@@ -524,8 +467,6 @@ class _Check:
                 "footer is damaged, or its writer was wrong: write the file anew",
             )
         return faults
-
-    # ── what comes of it ─────────────────────────────────────────────────────────────────────────────────────────
 
     def faults(self) -> list[Fault]:
         """All faults of what was read, and how documents end where some do otherwise."""
@@ -585,3 +526,51 @@ class _Check:
             every=every,
             examples=tuple((place(one), place(other)) for one, other in found.examples),
         )
+
+
+def _each(
+    storage: Storage, units: Iterable[Unit], workers: int, processes: bool
+) -> Iterator[tuple[Unit, list[Looked]]]:
+    """Each unit with what was found in it, as it is done; few are under way at once."""
+    stop = threading.Event()
+    pool: Executor
+    if processes:
+        # Fresh interpreters: nothing of this one's threads, and none of its memory.
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin_process, initargs=(storage,))
+        work: Callable[[Unit], list[Looked]] = _look_here
+    else:
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="parquet-check")
+        work = functools.partial(look, storage, stop=stop)
+    left = iter(units)
+    under_way: dict[Future[list[Looked]], Unit] = {}
+    try:
+        while True:
+            for unit in islice(left, 2 * workers - len(under_way)):
+                under_way[pool.submit(work, unit)] = unit
+            if not under_way:
+                return
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                yield under_way.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise HelperError(
+            "a process that was checking has ended, killed from outside or for want of memory; use fewer threads, or "
+            "processes=False"
+        ) from error
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_storage: Storage | None = None  # of a process that checks
+
+
+def _begin_process(storage: Storage) -> None:
+    global _storage  # noqa: PLW0603  # there is no other place for it
+    _storage = storage
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that waits for this one
+
+
+def _look_here(unit: Unit) -> list[Looked]:
+    assert _storage is not None
+    return look(_storage, unit)

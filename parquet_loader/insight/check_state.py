@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckState", "Earlier", "Fault", "state_path"]
 
 _KIND = "check"
-_VERSION = 1
+_VERSION = 1  # another one where other bytes than before are without a checksum of their own
 _LONGEST = 10
 
 

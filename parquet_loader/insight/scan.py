@@ -53,7 +53,7 @@ FIELDS = (
 # Of each document that has tokens: its hash, its number in the row group, how many it has.
 DOCUMENT = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4"), ("tokens", "<u4")])
 _SHORT = 16
-_AT_ONCE = 1 << 16  # tokens, which stay in a core's cache from one look to the next
+_AT_ONCE = 1 << 18  # tokens, which stay in a core's cache from one look to the next
 _NAMED = 5  # of a row group's longest documents
 
 _WORDS = np.random.Philox(key=[0x6B657973, 0]).random_raw(2 * (_SHORT + 1)).reshape(_SHORT + 1, 2) | np.uint64(1)
@@ -147,14 +147,15 @@ def hash_documents(tokens: TokenArray, offsets: IntArray, dtype: npt.DTypeLike) 
     places = np.flatnonzero(is_long)
     if len(places):
         narrow = tokens.astype(dtype, copy=False)
-        views = [narrow.data]
-        is_wide = np.zeros(len(places), bool)
-        if narrow is not tokens:  # a row group of which not all ids fit, perhaps
-            views.append(tokens.astype(np.int64).data)
-            is_wide = ~np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places]
-        digest = _digest()
-        bounds = zip(is_wide.tolist(), offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
-        digests = b"".join([digest(views[wide][begin:end]) for wide, begin, end in bounds])
+        digest, view = _digest(), narrow.data
+        bounds = zip(offsets[places].tolist(), offsets[places + 1].tolist(), strict=True)
+        if narrow is tokens:
+            digests = b"".join([digest(view[begin:end]) for begin, end in bounds])
+        else:  # a row group of which not all ids fit, perhaps
+            wide = tokens.astype(np.int64).data
+            fits = np.logical_and.reduceat(narrow == tokens, offsets[:-1])[places].tolist()
+            each = zip(fits, bounds, strict=True)
+            digests = b"".join([digest((view if fit else wide)[begin:end]) for fit, (begin, end) in each])
         found[places] = np.frombuffer(digests, "<u8").reshape(-1, 2)
     return found
 
@@ -299,17 +300,19 @@ def copies(kept: npt.NDArray[Any], most_examples: int) -> Copies:
         kept: of the dtype `DOCUMENT`, in storage order.
         most_examples: how many to give.
     """
-    order = np.argsort(kept["high"], kind="stable")
-    high = kept["high"][order]
-    again = np.flatnonzero(high[1:] == high[:-1])
-    places = np.sort(order[np.union1d(again, again + 1)])  # few others than the same documents
-    del order, high
-    _, content = np.unique(kept[["high", "low"]][places], return_inverse=True)
-    order = np.argsort(content, kind="stable")
-    places, content = places[order], content[order]
+    if not len(kept):
+        return Copies(0, 0, [])
+    places = np.argsort(kept["high"], kind="stable")
+    high = kept["high"][places]
+    same = high[1:] == high[:-1]
+    in_question = np.append(same, False) | np.append(False, same)  # few others than the same documents
+    places = places[in_question]
+    high, low = high[in_question], kept["low"][places]
+    order = np.lexsort((places, low, high))
+    places, high, low = places[order], high[order], low[order]
     tokens = kept["tokens"][places].astype(np.int64)
     is_first = np.ones(len(places), bool)
-    is_first[1:] = content[1:] != content[:-1]
+    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     begins = np.flatnonzero(is_first)
     taken = np.add.reduceat(np.where(is_first, 0, tokens), begins) if len(begins) else begins
     largest = begins[np.lexsort((places[begins], -taken))][:most_examples]

@@ -217,6 +217,23 @@ def test_a_file_that_was_written_anew_is_as_good_as_a_new_one(folder: Path) -> N
     assert check(folder).ok
 
 
+def test_processes_find_the_same_as_threads(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    files = [[[rng.integers(0, 3, 9).tolist() for _ in range(20)] for _ in range(3)] for _ in range(3)]
+    folder = write_set(tmp_path / "set", files, write_page_checksum=True)
+    FaultyFiles(folder).flip("part-001.parquet", int(build_index(folder).start[4] + 40))
+    one = check(folder, eos_id=1, processes=True, threads=2, state=tmp_path / "a")
+    other = check(folder, eos_id=1, state=tmp_path / "b")
+    assert one == other
+    assert {fault.kind for fault in one.faults} == {"damaged", "eos"}
+
+
+def test_a_set_of_no_row_groups_is_in_order(tmp_path: Path) -> None:
+    report = check(write_set(tmp_path / "set", [[]]))
+    assert report.ok
+    assert (report.documents, report.max_id) == (0, None)
+
+
 class Interrupted(Exception):
     pass
 
