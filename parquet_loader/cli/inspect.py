@@ -9,13 +9,14 @@ from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
 from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
-from .arguments import count
+from .arguments import HelpFormatter, count
 from .output import print_json, table
 from .sets import NamedSet, add_sets, sets_of
 
 __all__ = ["add", "run"]
 
 _SECTIONS = 3  # more sets are rows of a table
+_SHOWN_IDS = 24
 _SURE = 0.995  # of documents that end with one id: the others are not many
 
 
@@ -28,11 +29,17 @@ def add(commands: Any) -> None:
         "are, how they begin and end. Of more than three sets it shows a table.",
         epilog="example:\n  parquet-loader inspect data/web data/code\n  parquet-loader inspect s3://bucket/unknown "
         "--column input_ids",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_sets(parser)
     parser.add_argument("--run", dest="run_file", metavar="TOML", help="look at the sets of this run")
     parser.add_argument("--sample", type=count, default=32, metavar="N", help="row groups to read (%(default)s)")
+    parser.add_argument(
+        "--text", action="store_true", help="show documents as text, by the tokenizer that the files name"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", help="show documents as text, by this one: a tokenizer.json, or a name"
+    )
     parser.add_argument("--seed", type=count, default=0, help="of which are read (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.set_defaults(run=run)
@@ -41,12 +48,17 @@ def add(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     sets = sets_of(given, given.run_file)
+    tokenizer: Any = "files" if given.text else None
+    if given.tokenizer is not None:
+        from ..insight.text import open_tokenizer
+
+        tokenizer = open_tokenizer(given.tokenizer)
     found: list[tuple[NamedSet, Inspection | ParquetLoaderError]] = []
     for each in sets:
         options = {name: value for name, value in each.options.items() if name not in ("eos_id", "vocab_size")}
         try:
             told: Inspection | ParquetLoaderError = inspect(
-                each.source, **options, sample_row_groups=given.sample, seed=given.seed
+                each.source, **options, tokenizer=tokenizer, sample_row_groups=given.sample, seed=given.seed
             )
         except ParquetLoaderError as error:
             told = error
@@ -75,9 +87,10 @@ def _columns(each: NamedSet, error: ParquetLoaderError) -> tuple[Candidate, ...]
     if not isinstance(error, ConfigError):
         return ()
     try:
-        return candidates(each.source, storage_options=each.options["storage_options"])
+        found = candidates(each.source, storage_options=each.options["storage_options"])
     except ParquetLoaderError:
         return ()
+    return found if sum(column.is_tokens for column in found) != 1 or each.options["column"] is not None else ()
 
 
 def _table(found: list[tuple[NamedSet, Inspection | ParquetLoaderError]]) -> str:
@@ -132,15 +145,16 @@ def _section(each: NamedSet, told: Inspection | ParquetLoaderError) -> Iterator[
         yield from _lengths(told, told.lengths)
     if told.manifest is not None:
         yield ""
-        yield "what it says of itself (_manifest.json)"
+        yield "what it says of itself, by its manifest or its first file"
         yield table(_manifest(told.manifest))
     if told.samples:
         yield ""
         yield "some documents"
         for sample in told.samples:
             yield f"  {sample.path}, row group {sample.row_group}, document {sample.document}: {sample.tokens:,} tokens"
-            begin = " ".join(map(str, sample.ids[:24])) if sample.text is None else " ".join(sample.text.split())
-            yield f"    {begin}{' ...' if sample.tokens > 24 or sample.text is not None else ''}"
+            begin = " ".join(map(str, sample.ids[:_SHOWN_IDS])) if sample.text is None else _one_line(sample.text)
+            shown = _SHOWN_IDS if sample.text is None else len(sample.ids)
+            yield f"    {begin}{' ...' if sample.tokens > shown else ''}"
     for remark in told.remarks:
         yield ""
         yield f"note: {remark}"
@@ -216,6 +230,12 @@ def _lengths(told: Inspection, lengths: LengthSample) -> Iterator[str]:
         ),
         ("tokens", "documents", "of all tokens", ""),
     )
+
+
+def _one_line(text: str) -> str:
+    from ..insight.text import printable
+
+    return printable(" ".join(text.split()))
 
 
 def _manifest(found: Any) -> Iterator[tuple[str, str]]:

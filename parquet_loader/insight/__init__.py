@@ -14,6 +14,7 @@ from .opening import open_run
 from .order_check import OrderReport, check_order
 from .plan import Plan, plan
 from .records import Description, columns_of, describe_pieces
+from .report import report, write_report
 from .show import Shown, show
 from .trace import Piece, Place, Places, Trace, Tracer, find, which
 
@@ -49,9 +50,11 @@ __all__ = [
     "open_tokenizer",
     "open_tokenizer_of",
     "plan",
+    "report",
     "resumption",
     "show",
     "which",
+    "write_report",
 ]
 
 

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -191,7 +191,7 @@ class Inspection:
         first_ids, last_ids: the commonest ids that documents begin and end with: (id, share of documents with tokens).
         sampled_row_groups, sampled_documents: how many were read.
         samples: some documents.
-        manifest: what the set says of itself, if `pretokenize` wrote it.
+        manifest: what the set says of itself, if `pretokenize` wrote it: by its manifest, or else by its first file.
         remarks: what is likely not meant, or costs time or memory, and what to do about it.
     """
 
@@ -229,7 +229,7 @@ def inspect(
     index: IndexLike | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: Any = None,
-    tokenizer: Decodes | None = None,
+    tokenizer: Decodes | Literal["files"] | None = None,
     sample_row_groups: int = 32,
     sample_bytes: int = 64 << 20,
     seed: int = 0,
@@ -243,14 +243,14 @@ def inspect(
         index: of the set, or the path of a saved one, in place of its footers.
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: where footers are cached; None for the user's cache folder.
-        tokenizer: decodes the documents that are shown.
+        tokenizer: decodes the documents that are shown; ``"files"`` for the one that the files name.
         sample_row_groups: how many to read at most; 0 for none.
         sample_bytes: how many bytes of them at most; one row group is always read.
         seed: of what is read; the same set and seed give the same answer.
         retry_seconds: how long a request over the network is tried again once it has failed.
 
     Raises:
-        ConfigError: no list of integers, or several: `candidates` tells which.
+        ConfigError: no list of integers, or several: `candidates` tells which; or no tokenizer that the files name.
         DataError: a file that is no readable Parquet.
         StorageError: a path that cannot be listed or read.
     """
@@ -264,6 +264,10 @@ def inspect(
         raise ConfigError(
             f"{storage.root} has no row group with rows: there is nothing in its {len(found.files)} files"
         )
+    if tokenizer == "files":
+        from .text import open_tokenizer_of
+
+        tokenizer = open_tokenizer_of({"": (storage, found)})
     groups = _spread_groups(found, sample_row_groups, sample_bytes, seed)
     looked = [_look(storage, found, group) for group in groups]
     types = Counter(_type_of(found, int(layout)) for layout in found.file_layout)
@@ -296,7 +300,7 @@ def inspect(
         sampled_row_groups=len(looked),
         sampled_documents=sum(len(each.lengths) for each in looked),
         samples=tuple(_sampled(found, each, tokenizer) for each in _of_some(looked)),
-        manifest=_manifest(source, storage_options, retry_seconds),
+        manifest=_manifest(source, storage_options, retry_seconds) or _written(storage, found),
         remarks=found.remarks(),
     )
 
@@ -533,3 +537,14 @@ def _manifest(
     if not isinstance(found, dict) or found.get("format") != "parquet_loader.pretokenize":
         return None
     return {name: value for name, value in found.items() if name not in ("files", "bad_records")}
+
+
+def _written(storage: Storage, index: DatasetIndex) -> Mapping[str, Any] | None:
+    """What `pretokenize` has written into the first file of how text became tokens; None where others wrote it."""
+    from .text import encoding_of
+
+    try:
+        found = encoding_of(storage, index)
+    except (DataError, StorageError):
+        return None
+    return None if found is None else found.to_dict()

@@ -11,6 +11,7 @@ import pytest
 from unique_sets import unique_groups, write_set
 
 from parquet_loader.cli import main
+from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
 
 
 @pytest.fixture
@@ -92,6 +93,24 @@ def test_text_is_told_with_the_command_that_tokenizes_it(tmp_path: Path, capsys:
     assert (
         "It holds text and no tokens: tokenize it with `python -m parquet_loader.pretokenize" in capsys.readouterr().out
     )
+
+
+def test_documents_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "in.txt").write_text("Some words\x1b[31m.\n")
+    pretokenize(PretokenizeOptions(inputs=(str(tmp_path / "in.txt"),), output=str(tmp_path / "set"), tokenizer="bytes"))
+    for arguments in (["--text"], ["--tokenizer", "bytes"]):
+        assert main(["inspect", str(tmp_path / "set"), *arguments]) == 0
+        shown = capsys.readouterr().out
+        assert "    Some words\\x1b[31m." in shown
+        assert "tokenizer     bytes" in shown
+        assert "\x1b" not in shown
+
+
+def test_a_tokenizer_that_no_file_names_is_said(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["inspect", "--text", str(folder)]) == 2
+    shown = capsys.readouterr()
+    assert "do not say which tokenizer wrote them" in shown.err
+    assert "which column?" not in shown.out
 
 
 def test_nothing_given_is_said(capsys: pytest.CaptureFixture) -> None:
