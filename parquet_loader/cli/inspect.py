@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
         help="what is in a set: counts, layout, lengths of documents, ids, what to mend",
-        description="Reads the footers of a set, and some row groups for what footers do not tell: how long documents "
-        "are, how they begin and end. Of more than three sets it shows a table.",
+        description="Reads the footers of sets, and some row groups for what footers do not tell: how long\n"
+        "documents are, how they begin and end. Of more than three sets it shows a table.",
         epilog="example:\n  parquet-loader inspect data/web data/code\n  parquet-loader inspect s3://bucket/unknown "
         "--column input_ids",
         formatter_class=argparse.RawDescriptionHelpFormatter,
