@@ -1,4 +1,4 @@
-"""What the README and the docs show runs and leads somewhere; docs/pretokenize.md runs in a test of its own."""
+"""What the README and the docs show runs and leads somewhere; some pages run in tests of their own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from snippets import DOCUMENTS, ROOT, run_snippets, snippets, write_corpus
 
+ELSEWHERE = ("monitoring.md", "pretokenize.md")  # run in tests of their own
 SHOWN = {path: snippets(path.read_text(), "python", "bash") for path in DOCUMENTS}
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in DOCUMENTS if SHOWN[path] and path.name != "pretokenize.md"], ids=lambda path: path.name
+    "path", [path for path in DOCUMENTS if SHOWN[path] and path.name not in ELSEWHERE], ids=lambda path: path.name
 )
 def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -6,6 +6,7 @@ Functions that return values; the command ``parquet-loader`` shows them.
 from typing import TYPE_CHECKING, Any
 
 from .chain import ChainReport, check_chain
+from .changes import Resumption, resumption
 from .check import CheckReport, check
 from .describe import CheckpointDescription, describe, open_saved
 from .inspect import Inspection, candidates, inspect
@@ -13,6 +14,7 @@ from .opening import open_run
 from .order_check import OrderReport, check_order
 from .plan import Plan, plan
 from .records import Description, columns_of, describe_pieces
+from .report import report, write_report
 from .show import Shown, show
 from .trace import Piece, Place, Places, Trace, Tracer, find, which
 
@@ -30,6 +32,7 @@ __all__ = [
     "Place",
     "Places",
     "Plan",
+    "Resumption",
     "Shown",
     "Trace",
     "Tracer",
@@ -47,8 +50,11 @@ __all__ = [
     "open_tokenizer",
     "open_tokenizer_of",
     "plan",
+    "report",
+    "resumption",
     "show",
     "which",
+    "write_report",
 ]
 
 

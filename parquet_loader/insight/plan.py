@@ -31,6 +31,7 @@ __all__ = [
     "StagePlan",
     "WorldSizePlan",
     "dividing_world_sizes",
+    "moment",
     "plan",
 ]
 
@@ -251,16 +252,16 @@ def plan(
         powers = [size for size in dividing if size & (size - 1) == 0]
         world_sizes = powers[:_MOST_WORLD_SIZES]
     most_plans = None if exact else _MOST_PLANS
-    begin_moment, end_moment = _moment(run, progress, progress.position), _moment(run, end, end.position)
+    begin, until = moment(run, progress, progress.position), moment(run, end, end.position)
     stages = _stages(run, end) if isinstance(end, MixtureProgress) and isinstance(run, MixtureRun) else ()
     return Plan(
         seq_len=options.seq_len,
         lanes=options.lanes,
         step_tokens=options.lanes * options.seq_len,
-        begin=begin_moment,
-        end=end_moment,
-        steps=end_moment.step - begin_moment.step,
-        tokens=end_moment.token - begin_moment.token,
+        begin=begin,
+        end=until,
+        steps=until.step - begin.step,
+        tokens=until.token - begin.token,
         over=over if error is None else str(error),
         sources=tuple(_sources(run, end, error)),
         stages=stages,
@@ -323,7 +324,7 @@ def _advanced(run: SetRun | MixtureRun, rows: int) -> tuple[Progress, SourceExha
     return run.advanced(low), error
 
 
-def _moment(run: SetRun | MixtureRun, progress: Progress, position: int) -> Moment:
+def moment(run: SetRun | MixtureRun, progress: Progress, position: int) -> Moment:
     """A position that a place's history leads to."""
     return Moment(step=progress.rows_before(position), token=position * run.options.lanes)
 
@@ -360,8 +361,8 @@ def _stages(run: MixtureRun, end: MixtureProgress) -> tuple[StagePlan, ...]:
         whole = sum(drawn.values())
         found.append(
             StagePlan(
-                begin=_moment(run, end, before.position),
-                end=_moment(run, end, after.position),
+                begin=moment(run, end, before.position),
+                end=moment(run, end, after.position),
                 by=stage.by,
                 scheduled=scheduled.get(block) if stage.by == "schedule" else None,
                 target=target,
@@ -415,7 +416,7 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
         repeats = None
         if drawn > order.total:
             row = end.rows_before(end.position) - (end.position - order.epoch_begin(1)) // options.seq_len
-            repeats = _moment(run, end, end.position_of(row))
+            repeats = moment(run, end, end.position_of(row))
         yield SourcePlan(
             name=None,
             tokens=order.total,
@@ -425,7 +426,7 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
             achieved=1.0,
             repeats=repeats,
             max_epochs=options.epochs,
-            exhausted=_moment(run, end, end.position) if run.finish and end.position >= run.finish.stop else None,
+            exhausted=moment(run, end, end.position) if run.finish and end.position >= run.finish.stop else None,
             then="end" if options.epochs is not None else None,
             cuts=_cuts(run.set.config, options),
             shuffle=_shuffle(run.set.config, options),
@@ -444,9 +445,9 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
             epochs=drawn / total,
             target=targets.get(name, 0.0),
             achieved=drawn / max(1, end.position * options.lanes),
-            repeats=None if again is None else _moment(run, end, end.position_of(again)),
+            repeats=None if again is None else moment(run, end, end.position_of(again)),
             max_epochs=each.max_epochs,
-            exhausted=None if spent is None else _moment(run, end, end.position_of(spent)),
+            exhausted=None if spent is None else moment(run, end, end.position_of(spent)),
             then=None if each.max_epochs is None else "redistribute" if run.plan.redistribute else "error",
             cuts=_cuts(each.config, options),
             shuffle=_shuffle(each.config, options),

@@ -279,6 +279,9 @@ class Tracer:
         if not 0 <= document < count:
             raise ConfigError(f"row group {row_group} of {file} has the documents 0 to {count - 1:,}, not {document}")
         known = self._lengths(source or ONLY, config)
+        for name, asked in (("steps", steps), ("epochs", epochs)):
+            if asked is not None and not (asked.step == 1 and 0 <= asked.start <= asked.stop):
+                raise ConfigError(f"{name} must be a range without gaps, from 0 or later on, not {asked}")
         now = run.progress.rows_before(run.progress.position)
         if steps is None and epochs is None:
             steps, epochs = (range(now), None) if now else (None, range(1))

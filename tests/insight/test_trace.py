@@ -213,6 +213,13 @@ def test_a_document_that_is_not_there_is_refused_with_what_is(folder: Path, wher
         find(opened(folder), *where)
 
 
+@pytest.mark.parametrize("name", ["steps", "epochs"])
+@pytest.mark.parametrize("asked", [range(0, 9, 2), range(-1, 3), range(3, 1)])
+def test_steps_and_epochs_are_ranges_without_gaps(folder: Path, name: str, asked: range) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be a range without gaps"):
+        find(opened(folder), "part-001.parquet", 0, 3, **{name: asked})
+
+
 def test_a_source_must_be_said_of_a_mixture_and_of_it_alone(folder: Path) -> None:
     mixture = opened({"a": folder, "b": folder}, weights={"a": 1, "b": 1})
     with pytest.raises(ConfigError, match="say which of its sources, 'a', 'b'"):

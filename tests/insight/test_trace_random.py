@@ -72,7 +72,7 @@ def shifted(group: RowGroup, first_id: int) -> RowGroup:
 class Given:
     """What a loader gave at a step: of each row so many columns are tokens, of a source."""
 
-    tokens: np.ndarray[Any, Any]
+    batch: Batch
     lengths: list[int]
     sources: list[str | None]
     skipped: bool
@@ -175,7 +175,7 @@ class RandomRun:
             rows = len(batch.tokens)
             lengths = [batch.tokens.shape[1]] * rows if batch.lengths is None else batch.lengths.tolist()
             names = [None] * rows if batch.sources is None else [loader.sources[place] for place in batch.sources]
-            self.given.append(Given(tokens=batch.tokens, lengths=lengths, sources=names, skipped=skipped))
+            self.given.append(Given(batch=batch, lengths=lengths, sources=names, skipped=skipped))
 
     def tracer(self, state: dict[str, Any] | None) -> Tracer:
         return Tracer(open_run(self.source, LoaderOptions(**self.options), state))
@@ -188,7 +188,7 @@ class RandomRun:
             source = self.sources[piece.source]
             document = source.documents[piece.file, piece.row_group, piece.document]
             wanted = document[piece.start : piece.start + piece.tokens]
-            assert given.tokens[piece.row, piece.column : piece.column + piece.tokens].tolist() == wanted, piece
+            assert given.batch.tokens[piece.row, piece.column : piece.column + piece.tokens].tolist() == wanted, piece
             assert given.sources[piece.row] == piece.source
             covered.update((piece.row, piece.column + place) for place in range(piece.tokens))
         assert covered == Counter((row, column) for row, length in enumerate(given.lengths) for column in range(length))
@@ -215,10 +215,13 @@ def test_which_and_find_agree_with_brute_force(tmp_path: Path, seed: int) -> Non
     run = RandomRun(rng, tmp_path)
     tracer = run.tracer(run.state)
     given: dict[Key, Counter[Cell]] = defaultdict(Counter)
-    for step, batch in enumerate(run.given):
+    for step, each in enumerate(run.given):
         found = tracer.which(step)
-        assert (found.step, found.skipped) == (step, batch.skipped)
+        assert (found.step, found.skipped) == (step, each.skipped)
         run.check(step, found.pieces)
+        if step % 16 == seed % 16:
+            alone = each.batch.sources is None  # then it is of a source by now, perhaps
+            assert each.batch.origins() == [replace(piece, source=None) if alone else piece for piece in found.pieces]
         for piece in found.pieces:
             key = piece.source, piece.file, piece.row_group, piece.document
             given[key].update(cells(step, piece.row, piece))

@@ -70,7 +70,7 @@ class Browser:
         """What the console has said since it was last asked."""
         return [each["message"] for each in self._post("se/log", type="browser")]
 
-    def picture(self, *, top: int = 0, height: int | None = None) -> bytes:
+    def picture(self, *, top: float = 0, height: float | None = None) -> bytes:
         """A PNG of the page, or of some of it."""
         width, whole = self.value("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": top, "width": width, "height": height or whole - top, "scale": 1}

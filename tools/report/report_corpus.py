@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +36,9 @@ WEIGHTS = {
 }  # fmt: skip
 LATER = WEIGHTS | {"web-english": 18, "code": 22, "math": 9, "encyclopedia": 9}
 LAST = {"math": 18, "code": 30, "arxiv": 14, "encyclopedia": 16, "web-english": 14, "books": 8}
-TOKENS = 16_000_000
 RUN = """\
-seq_len = 256
-lanes = 32
+seq_len = 128
+lanes = 16
 seed = 7
 exhausted = "redistribute"
 weights = [
@@ -76,12 +76,12 @@ def write(folder: Path) -> Path:
 def checkpoint(run: Path) -> Path:
     """Train a little: some steps, a few skipped, some more; returns the path of the checkpoint."""
     with ParquetLoader.from_toml(run) as loader:
-        for place, _ in enumerate(loader):
-            if place == 260:
-                loader.skip(12)
-            if place == 420:
-                break
-        (path := run.with_name("step-432.checkpoint")).write_bytes(loader.checkpoint())
+        for _ in islice(loader, 1300):
+            pass
+        loader.skip(60)
+        for _ in islice(loader, 740):
+            pass
+        (path := run.with_name("step-2100.checkpoint")).write_bytes(loader.checkpoint())
     return path
 
 

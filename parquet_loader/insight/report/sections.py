@@ -23,7 +23,7 @@ from .windows import windows_and_lanes
 
 __all__ = ["Subject", "head", "sections"]
 
-_STRETCHES = 160  # of a run, in each of which shares are told
+_STRETCHES = 60  # of a run, about, in each of which shares are told
 _PICTURES = 3  # of sources whose windows are drawn
 _TEXTS = 12  # samples that are shown
 _A_DECADE = 24  # bars of a histogram from one power of ten to the next
@@ -72,12 +72,12 @@ def head(it: Subject) -> Facts:
         (
             "Tokens of all sources" if several else "Tokens of the set",
             amount(total),
-            f"{documents:,} documents in {groups:,} row groups",
+            f"{_counted(documents, 'document')} in {_counted(groups, 'row group')}",
         ),
         (
             "Tokens of the run",
             amount(plan.end.token),
-            f"{plan.end.step:,} steps of {plan.lanes:,} × {plan.seq_len:,}",
+            f"{_counted(plan.end.step, 'step')} of {plan.lanes:,} × {plan.seq_len:,}",
         ),
         ("Epochs", f"{plan.end.token / total:.2f}", "of all sources together" if several else "of the set"),
         (
@@ -169,6 +169,7 @@ def _of_sets(it: Subject) -> Section:
                 rows=rows,
                 total=len(rows) > 1,
             ),
+            _places(it),
             Figure(
                 charts=[each for each in drawn if each is not None],
                 tables=[_table_of_sizes(it), *_table_of_lengths(it)],
@@ -211,14 +212,18 @@ def _lengths(it: Subject) -> list[charts.Histogram]:
             continue
         middle = next(each for each in sample.quantiles if each.share == 0.5)
         some = [each for each in sample.shares if each.most]  # what is empty has no place on a logarithmic axis
-        edges = [float(2**power) for power in range(len(f"{max((each.most for each in some), default=1):b}") + 1)]
+        if not some:
+            continue
+        edges = [some[0].least]
+        while edges[-1] <= some[-1].least:
+            edges.append(2 * edges[-1])
         of = {each.least: each.documents for each in some}
         values.append(
             charts.Histogram(
                 name=name,
                 number=number,
                 edges=edges,
-                heights=[of.get(int(edge), 0.0) for edge in edges[:-1]],
+                heights=[of.get(edge, 0.0) for edge in edges[:-1]],
                 median=float(middle.tokens),
                 interval=(float(middle.low), float(middle.high)),
             )
@@ -290,23 +295,59 @@ def _of_run(it: Subject) -> Section:
         name="run",
         title="The run",
         lead=_lead_of_run(it),
-        parts=[Facts(facts=facts)],
+        parts=[Facts(facts=facts), _settings(it)],
     )
+
+
+def _settings(it: Subject) -> Table:
+    options = it.run.options
+    given: dict[str, object] = {
+        "seq_len": options.seq_len,
+        "lanes": options.lanes,
+        "seed": options.seed,
+        "shuffle": options.shuffle,
+        "eos_id": options.eos_id,
+        "overlap": options.overlap,
+        "budget_bytes": options.budget_bytes,
+    }
+    if isinstance(it.run, MixtureRun):
+        given["exhausted"] = options.exhausted
+    else:
+        given |= {"epochs": options.epochs, "tail": options.tail}
+    rows = [
+        [name, "" if value is None else f"{value:,}" if type(value) is int else str(value)]
+        for name, value in given.items()
+    ]
+    return Table(caption="Settings of the run", headers=["option", "value"], rows=rows, words=2, folded=True)
+
+
+def _places(it: Subject) -> Table:
+    """Where the sets lie, and what tells them from others."""
+    rows = []
+    for name in it.names:
+        config = it.sets[name].config
+        eos = "none" if config.eos_id is None else f"{config.eos_id:,}"
+        rows.append([name or "the set", config.storage.root, config.index.column, config.index.fingerprint[:16], eos])
+    headers = ["source", "where", "column", "fingerprint", "EOS appended"]
+    return Table(caption="Where they lie", headers=headers, rows=rows, words=4, folded=True)
 
 
 def _lead_of_run(it: Subject) -> str:
     plan = it.plan
-    lead = f"What the run does over {plan.end.step:,} steps of {plan.lanes:,} rows of {plan.seq_len:,} tokens."
+    rows = f"{_counted(plan.lanes, 'row')} of {_counted(plan.seq_len, 'token')}"
+    lead = f"What the run does in {_counted(plan.end.step, 'step')} of {rows}."
     return f"{lead} It ends there: {plan.over}." if plan.over else lead
 
 
 def _of_mixture(it: Subject, run: MixtureRun) -> Section:
     plan = it.plan
     events = [
-        charts.Event(token=source.exhausted.token, label=f"{source.name} has given its max_epochs")
+        charts.Event(token=source.exhausted.token, label=f"{source.name} has given its max_epochs", bad=True)
         for source in plan.sources
         if source.exhausted is not None
     ]
+    if plan.begin.step:
+        events.append(charts.Event(token=plan.begin.token, label=f"the run is here, at step {plan.begin.step:,}"))
     stages = [
         charts.Range(first=stage.begin.token, last=stage.end.token, label=_label(number, stage.by))
         for number, stage in enumerate(plan.stages)
@@ -335,6 +376,7 @@ def _of_mixture(it: Subject, run: MixtureRun) -> Section:
             words=2,
             rows=[_row_of_stage(number, stage) for number, stage in enumerate(plan.stages)],
         ),
+        _settings(it),
     ]
     return Section(
         name="mixture",
@@ -348,9 +390,8 @@ def _course(it: Subject, run: MixtureRun) -> tuple[list[float], list[charts.Curv
     """The borders of stretches of a run, in tokens, and what the sources give in each."""
     end = run.advanced(it.plan.steps)
     assert isinstance(end, MixtureProgress)
-    # Stretches are of whole blocks: within a block, shares are what its lanes happen to have had.
-    rows = range(0, end.row, BLOCK * max(1, -(-end.row // (BLOCK * _STRETCHES))))
-    places = [traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row)) for row in (*rows, end.row)]
+    rows = _stretches(it.plan.stages, end.row)
+    places = [traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row)) for row in rows]
     lanes = run.options.lanes
     borders = [float(place.position * lanes) for place in places]
     targets = [_target(it.plan.stages, (low + high) / 2) for low, high in pairwise(borders)]
@@ -361,6 +402,18 @@ def _course(it: Subject, run: MixtureRun) -> tuple[list[float], list[charts.Curv
         target = [shares.get(name, 0.0) for shares in targets]
         curves.append(charts.Curve(name=name, number=number, target=target, achieved=achieved))
     return borders, curves
+
+
+def _stretches(stages: Sequence[StagePlan], last: int) -> list[int]:
+    """The steps at which stretches begin, and the last one ends: each lies in one stage, and is of whole blocks, since
+    within a block shares are what its lanes happen to have had.
+    """
+    begins = []
+    for stage in stages:
+        first, blocks = stage.begin.step // BLOCK, -(-(stage.end.step - stage.begin.step) // BLOCK)
+        pieces = min(blocks, max(1, round(_STRETCHES * blocks * BLOCK / last)))
+        begins += [BLOCK * (first + number * blocks // pieces) for number in range(pieces)]
+    return [*begins, last]
 
 
 def _target(stages: Sequence[StagePlan], token: float) -> Mapping[str, float]:
@@ -575,7 +628,7 @@ def _of_ranks(it: Subject) -> Section:
                 note=note,
             ),
             Table(
-                caption=f"By world size, for {it.plan.steps:,} steps",
+                caption=f"By world size, for {_counted(it.plan.steps, 'step')}",
                 headers=[
                     "world size",
                     "rows of a rank",
@@ -635,7 +688,11 @@ def _of_samples(it: Subject) -> Section:
 
 
 def _sample(it: Sampled) -> str:
-    text = it.text if it.text is not None else " ".join(map(str, it.ids))
+    text = " ".join(map(str, it.ids))
+    if it.text is not None:
+        from ..text import printable  # which brings pretokenize, as whatever decoded it has
+
+        text = printable(it.text)
     return f"{text} …" if it.tokens > len(it.ids) else text
 
 
@@ -644,7 +701,6 @@ def _sample(it: Sampled) -> str:
 
 def _of_past(it: Subject) -> Section:
     _, last = it.checkpoints[-1]
-    end = max(it.plan.end.token, last.token)
     begun = [stage for stage in last.stages if stage.begun]
     stages = [
         charts.Range(first=low, last=high, label=label)
@@ -661,12 +717,14 @@ def _of_past(it: Subject) -> Section:
         if each.token  # those that a run begins with are no event
     ]
     marks += [charts.Event(token=each.token, label=name) for name, each in it.checkpoints]
-    numbers = {name: number for number, name in enumerate(it.names)}
+    # Sources that have left the run come after those that are in it, which have the colours of other charts.
+    left = sorted({source.name or "" for source in last.sources} - set(it.names))
+    numbers = {name: number for number, name in enumerate([*it.names, *left])}
     most = int(np.ceil(max([1.0, *(source.epochs or 0 for source in last.sources)])))
     bars = [
         Bar(
             name=source.name or "the set",
-            number=numbers.get(source.name or "", 0),
+            number=numbers[source.name or ""],
             share=(source.epochs or 0) / most,
             text=f"{source.epochs or 0:.2f} epochs, {amount(source.consumed)} tokens",
         )
@@ -685,7 +743,7 @@ def _of_past(it: Subject) -> Section:
                     ("Skipped", amount(skipped), f"tokens, in {_counted(len(skips), 'place')}" if skips else "tokens"),
                 ]
             ),
-            *([Figure(charts=[charts.timeline(end, stages, skips, marks)])] if end else []),
+            *([Figure(charts=[charts.timeline(last.token, stages, skips, marks)])] if last.token else []),
             Bars(caption=f"Consumed of each source; a full bar is {_counted(most, 'epoch')}", bars=bars),
             _table_of_past(it, last),
         ],

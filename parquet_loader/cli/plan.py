@@ -1,0 +1,240 @@
+"""``parquet-loader plan``: what a run will do, on any number of ranks, and what a change of it does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from ..insight.changes import Resumption, resumption
+from ..insight.describe import open_saved
+from ..insight.opening import open_run
+from ..insight.plan import Moment, Plan, plan
+from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, world_sizes
+from .checkpoint import read_file
+from .output import print_json, table
+
+__all__ = ["add", "run"]
+
+_EXAMPLES = """\
+examples:
+  parquet-loader plan --run run.toml --tokens 300e9 --world-sizes 8,16,64
+  parquet-loader plan tokens/ --seq-len 2048 --lanes 512
+
+  what becomes of a run with what run.toml says now, before a GPU is taken:
+  parquet-loader plan --run run.toml --checkpoint step-1000/loader.bin --world-sizes 6"""
+
+_NOTES = """\
+memory     the most that a rank's loader holds, where training is slower than loading
+budget     the least budget_bytes with which it runs
+read       from storage until the end of the plan, by all ranks and by the one that reads most
+times      how often bytes are read, since ranks need parts of the same row groups
+at first   what rank 0 reads before its first batch; also after a resume from here"""
+
+
+def add(commands: Any) -> None:
+    """Have the command's parser take this one."""
+    parser = commands.add_parser(
+        "plan",
+        help="what a run will do: steps, stages, memory, reads; and what a change does",
+        description="Tells from the index alone how a run goes on from its beginning, or from a checkpoint: steps, "
+        "epochs and shares of each source, when one runs out, where stages begin, how documents are cut and shuffled; "
+        "and for numbers of ranks memory and reads. With a checkpoint also whether the run, as it is described now, "
+        "goes on from it, and what is otherwise then; where it would be refused the exit status is 1.",
+        epilog=_EXAMPLES,
+        formatter_class=HelpFormatter,
+    )
+    far = parser.add_argument_group("how far", "counted from the run's beginning; without either, to an epoch's end")
+    far.add_argument("--tokens", type=count, help="such as 300e9")
+    far.add_argument("--steps", type=count, help="batches")
+    parser.add_argument(
+        "--world-sizes",
+        type=world_sizes,
+        metavar="RANKS",
+        help="such as 8,16,64 (some powers of two that divide the lanes)",
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="count reads for every window of a long run, in place of scaling from some"
+    )
+    add_checkpoint(parser, "where the run is")
+    add_run(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    saved = None if given.checkpoint is None else open_saved(read_file(given.checkpoint))
+    source, options = run_of(given, None if saved is None else saved.state)
+    opened = open_run(source, options)
+    resumed = None if saved is None else resumption(opened, saved.state)
+    planned = None
+    if resumed is None or resumed.refused is None:
+        planned = plan(opened, tokens=given.tokens, steps=given.steps, world_sizes=given.world_sizes, exact=given.exact)
+    part = None if saved is None or saved.rank is None else (saved.rank, saved.world_size)
+    sizes = () if planned is None else planned.world_sizes
+    # What was not asked for may be refused without anything being wrong.
+    asked = given.world_sizes is not None and any(each.refused for each in sizes)
+    wrong = planned is None or asked
+    if given.json:
+        print_json({"resume": resumed, "plan": planned})
+    else:
+        print("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
+    return 1 if wrong else 0
+
+
+def _resumption(found: Resumption | None, part: tuple[int, int | None] | None) -> Iterator[str]:
+    if found is None:
+        return
+    if found.refused is not None or found.begin is None:
+        yield f"refused: {found.refused}"
+        return
+    yield (
+        f"goes on at step {found.begin.step:,}, token {found.begin.token:,}: {found.repeated:,} tokens repeated, "
+        f"{found.skipped:,} skipped"
+    )
+    for change in found.changes or ("nothing is otherwise from there on",):
+        yield f"  {change}"
+    if part is not None:
+        yield (
+            f"  this is the part of rank {part[0]} of {part[1]}: only that rank of as many takes it; "
+            "merge_checkpoints makes one of all parts that any number of ranks takes"
+        )
+    yield ""
+
+
+def _plan(found: Plan) -> Iterator[str]:
+    yield (
+        f"step {found.begin.step:,} to {found.end.step:,}, token {found.begin.token:,} to {found.end.token:,}: "
+        f"{found.steps:,} steps of {found.step_tokens:,} tokens"
+    )
+    if found.over is not None:
+        yield f"it goes no further: {found.over}"
+    mixed = found.sources[0].name is not None
+    yield ""
+    yield table(
+        [
+            [
+                *([source.name] if mixed else []),
+                source.tokens,
+                source.drawn,
+                f"{source.epochs:,.2f}",
+                *([f"{source.target:.2%}", f"{source.achieved:.2%}"] if mixed else []),
+                _when(source.repeats),
+                source.max_epochs,
+                _when(source.exhausted),
+                source.then if source.max_epochs is not None else None,
+            ]
+            for source in found.sources
+        ],
+        [
+            *(["source"] if mixed else []),
+            "tokens",
+            "drawn by the end",
+            "epochs",
+            *(["share asked for", "share"] if mixed else []),
+            "repeats from step",
+            "epochs at most",
+            "used up at step",
+            "then",
+        ],
+    )
+    if found.stages:
+        yield ""
+        yield table(
+            [
+                [
+                    stage.begin.step,
+                    stage.begin.token,
+                    stage.scheduled,
+                    stage.by,
+                    ", ".join(
+                        f"{name} {share:.2%} ({stage.achieved.get(name, 0):.2%})"
+                        for name, share in stage.target.items()
+                    ),
+                ]
+                for stage in found.stages
+            ],
+            ["stage from step", "token", "scheduled for", "by", "shares asked for (and given)"],
+        )
+    yield ""
+    yield table(
+        [
+            [
+                *([source.name] if mixed else []),
+                source.cuts.documents,
+                source.cuts.mean_tokens,
+                source.cuts.documents_in_a_row,
+                f"{source.cuts.in_several_rows:.1%}",
+                f"{source.cuts.cut_by_lanes / max(1, source.cuts.documents):.2%}",
+                source.shuffle.window,
+                f"{source.shuffle.share:.1%}",
+                source.shuffle.rows_of_window,
+                source.shuffle.draws,
+                f"{source.shuffle.shown_before:.2%}",
+            ]
+            for source in found.sources
+        ],
+        [
+            *(["source"] if mixed else []),
+            "documents",
+            "of tokens",
+            "in a row",
+            "in several rows",
+            "cut by lanes",
+            "window",
+            "of the set",
+            "rows of it",
+            "draws",
+            "seen a row before",
+        ],
+    )
+    if found.world_sizes:
+        yield ""
+        yield table(
+            [
+                [
+                    each.world_size,
+                    str(each.rows_most) if each.divides else f"{each.rows_least} to {each.rows_most}",
+                    None if each.peak_bytes is None else each.peak_bytes / 1e6,
+                    each.least_bytes / 1e6,
+                    each.bytes_read / 1e6,
+                    each.reads,
+                    each.amplification,
+                    each.rank_bytes / 1e6,
+                    each.first_batch.bytes / 1e6,
+                    each.first_batch.tokens,
+                    "no" if each.refused else "yes",
+                ]
+                for each in found.world_sizes
+            ],
+            [
+                "ranks",
+                "rows",
+                "memory MB",
+                "budget MB",
+                "read MB",
+                "requests",
+                "times",
+                "by a rank MB",
+                "at first MB",
+                "tokens",
+                "runs",
+            ],
+        )
+        yield ""
+        yield _NOTES
+        if not all(each.exact for each in found.world_sizes):
+            yield "           what is read is scaled from some windows; --exact counts all"
+        for each in found.world_sizes:
+            if each.refused:
+                yield f"{each.world_size} ranks are refused: {each.refused}"
+    few = found.dividing if len(found.dividing) <= 24 else (*found.dividing[:23], "...")
+    yield ""
+    yield f"world sizes that divide {found.lanes:,} lanes: {', '.join(map(str, few))}"
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def _when(moment: Moment | None) -> int | None:
+    return None if moment is None else moment.step
