@@ -166,7 +166,7 @@ def test_a_run_is_proved_in_words(tmp_path: Path) -> None:
     ("tail", "says"),
     [
         ("pad", "the run's 52 batches hold all 1,440 tokens"),
-        ("drop", "leaves 12 of 1,440 tokens out, less than a batch's"),
+        ("drop", "tail='drop' leaves 12 of 1,440 tokens out, less than a batch's"),
     ],
 )
 def test_the_end_of_a_run_is_proved(tmp_path: Path, tail: Any, says: str) -> None:
