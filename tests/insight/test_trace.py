@@ -13,7 +13,7 @@ import pytest
 from reference import lane_texts, places_in_text
 from unique_sets import random_files, unique_groups, write_set
 
-from parquet_loader import Batch, ConfigError, ParquetLoader, SourceExhaustedError
+from parquet_loader import Batch, Component, ConfigError, ParquetLoader, SourceExhaustedError
 from parquet_loader.cli.output import plain
 from parquet_loader.insight import Piece, Tracer, find, open_run, which
 from parquet_loader.insight.lengths import KnownLengths, document_lengths
@@ -136,6 +136,13 @@ def test_a_step_beyond_the_end_is_refused_with_the_last_one(folder: Path) -> Non
         which(run, steps)
 
 
+def test_a_run_without_a_step_has_none(folder: Path) -> None:
+    run = opened(folder, epochs=1, tail="drop", seq_len=10_000)
+    with pytest.raises(ConfigError, match="ends before its first step"):
+        which(run, 0)
+    assert find(run, "part-001.parquet", 0, 3).places == ()
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -151,8 +158,6 @@ def test_what_a_step_does_not_have_is_refused(folder: Path, wrong: dict[str, Any
 
 
 def test_a_step_that_a_mixture_never_comes_to_is_refused(folder: Path) -> None:
-    from parquet_loader import Component
-
     run = opened({"a": Component(folder, max_epochs=1), "b": folder}, weights={"a": 1, "b": 1}, window=None)
     with pytest.raises(SourceExhaustedError, match="max_epochs"):
         which(run, 10**6)
@@ -234,6 +239,27 @@ def test_a_source_that_is_never_drawn_again_ends_the_search(folder: Path) -> Non
     found = find(run, "part-001.parquet", 0, 3, source="a", epochs=range(50))
     assert found.places
     assert max(place.step for place in found.places) < 64
+
+
+def test_a_source_that_the_run_never_comes_to_is_nowhere(folder: Path) -> None:
+    """Its first row would be in a block for which the other one has nothing left."""
+    sources = {"a": Component(folder, max_epochs=1), "b": folder}
+    run = opened(sources, weights={"a": 10**6, "b": 1}, seq_len=2)
+    assert find(run, "part-001.parquet", 0, 3, source="b", epochs=range(1)).places == ()
+    assert find(run, "part-001.parquet", 0, 3, source="a", epochs=range(1)).places
+
+
+def test_what_was_run_does_not_depend_on_what_would_be_allowed_now(folder: Path) -> None:
+    weights = {"a": 1, "b": 1}
+    with ParquetLoader({"a": folder, "b": folder}, **OPTIONS, weights=weights) as loader:
+        batches = [next(iter(loader)) for _ in range(128)]
+        state = loader.state_dict()
+    sources = {"a": Component(folder, max_epochs=1), "b": Component(folder, max_epochs=1)}
+    run = opened(sources, state, weights=weights)
+    for step in (63, 64, 127):
+        assert list(rows_of(which(run, step).pieces).values()) == batches[step].tokens.tolist()
+    with pytest.raises(SourceExhaustedError):
+        which(run, 128)
 
 
 # ── a batch in hand ──────────────────────────────────────────────────────────────────────────────────────────────
