@@ -11,7 +11,7 @@ from ..insight.records import describe_pieces
 from ..insight.text import open_tokenizer, open_tokenizer_of, printable
 from ..insight.trace import Piece, Places, Trace, Tracer
 from ..runs import MixtureRun, SetRun
-from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
+from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 from .output import Progress, print_json, table
 from .show import columns_from, is_url
 
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
         help="the documents of a step, or the steps of a document",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_checkpoint(parser, "of the run: its history says what was skipped, and which rows were of which length")
     step = parser.add_argument_group("a step")

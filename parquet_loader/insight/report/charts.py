@@ -43,10 +43,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What happens at a token of a run."""
+    """What happens at a token of a run; ``bad`` where somebody may have to do something about it."""
 
     token: float
     label: str
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def shares(
                 axes.axvline(stage.first, color=ink("line"), linewidth=1)
             _label_of_stretch(canvas, axes, stage, str(number + 1), end)
         for row, event in enumerate(events):
-            _mark(canvas, axes, event, end, height=29 + 17 * row, colour="accent")
+            _mark(canvas, axes, event, end, height=29 + 17 * row)
         for curve in curves:
             axes.stairs(curve.target, borders, color=ink("soft"), linewidth=1, linestyle=_DOTTED, baseline=None)
             line = axes.stairs(curve.achieved, borders, color=series(curve.number), linewidth=2, baseline=None)
@@ -293,7 +294,7 @@ def timeline(end: float, stages: Sequence[Range], skips: Sequence[Range], marks:
             last = max(skip.last, skip.first + 0.003 * end)  # a short one is to be seen too
             axes.axvspan(skip.first, last, ymin=0.1, ymax=0.32, color=ink("accent"), linewidth=0)
         for row, mark in enumerate(marks):
-            _mark(canvas, axes, mark, end, height=10 + 17 * row, colour="ink")
+            _mark(canvas, axes, mark, end, height=10 + 17 * row)
         canvas.ticks(axes.yaxis, [], [])
         _token_axis(canvas, axes, end)
 
@@ -320,7 +321,7 @@ def _label_of_stretch(canvas: Canvas, axes: Any, stage: Range, short: str, end: 
         canvas.text(axes, middle, height, label, role=role, size=11, ha="center", above=True, **how)
 
 
-def _mark(canvas: Canvas, axes: Any, event: Event, end: float, *, height: float, colour: str) -> None:
+def _mark(canvas: Canvas, axes: Any, event: Event, end: float, *, height: float) -> None:
     """A line at an event, up to so many pixels above the axes, where its label stands."""
     to_right = event.token < end / 2
     axes.annotate(
@@ -330,8 +331,14 @@ def _mark(canvas: Canvas, axes: Any, event: Event, end: float, *, height: float,
         xytext=(0, height + canvas.down(axes)),
         textcoords="offset points",
         annotation_clip=False,
-        arrowprops={"arrowstyle": "-", "color": ink(colour), "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
-        | ({"linestyle": _DASHED} if colour == "accent" else {}),
+        arrowprops={
+            "arrowstyle": "-",
+            "color": ink("accent" if event.bad else "ink"),
+            "linestyle": _DASHED if event.bad else "solid",
+            "linewidth": 1.2,
+            "shrinkA": 0,
+            "shrinkB": 0,
+        },
     )
     canvas.text(
         axes,
@@ -341,7 +348,7 @@ def _mark(canvas: Canvas, axes: Any, event: Event, end: float, *, height: float,
         above=True,
         dx=5 if to_right else -5,
         dy=height - 8,
-        role="warn" if colour == "accent" else "ink",
+        role="warn" if event.bad else "ink",
         size=11,
         ha="left" if to_right else "right",
     )

@@ -77,9 +77,7 @@ def amount(number: float, unit: str = "") -> str:
         if abs(value) < 999.5:
             break
         value, prefix = value / 1000, each
-    digits = max(0, 2 - len(str(int(abs(value)))) + 1) if prefix else 0
-    if not prefix and value != int(value):
-        digits = 2
+    digits = sum(abs(value) < bound for bound in (9.995, 99.95)) if prefix or value != int(value) else 0
     shown = f"{value:.{digits}f}"
     return f"{shown} {prefix}{unit}".strip() if prefix or unit else shown
 
@@ -295,7 +293,8 @@ def _svg(name: str, draw: Callable[[Canvas], None], width: int, height: int, *, 
     body = canvas.replaced(_inline(_recoloured(written.getvalue()), name))
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-labelledby="{name}-title {name}-desc">\n<title id="{name}-title">{html.escape(title)}</title>\n'
+        f'aria-labelledby="{name}-title" aria-describedby="{name}-desc">\n'
+        f'<title id="{name}-title">{html.escape(title)}</title>\n'
         f'<desc id="{name}-desc">{html.escape(description)}</desc>\n{body}\n</svg>'
     )
 

@@ -28,6 +28,7 @@ class Table:
         rows: of cells, as they are shown; the first of each row names it.
         words: how many columns from the left are words, and not numbers.
         total: whether the last row sums up the others.
+        folded: whether it is shown only to who opens it.
     """
 
     kind: str = field(default="table", init=False)
@@ -36,6 +37,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     words: int = 1
     total: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,7 @@ def _of_sets(it: Subject) -> Section:
                 rows=rows,
                 total=len(rows) > 1,
             ),
+            _places(it),
             Figure(
                 charts=[each for each in drawn if each is not None],
                 tables=[_table_of_sizes(it), *_table_of_lengths(it)],
@@ -211,14 +212,18 @@ def _lengths(it: Subject) -> list[charts.Histogram]:
             continue
         middle = next(each for each in sample.quantiles if each.share == 0.5)
         some = [each for each in sample.shares if each.most]  # what is empty has no place on a logarithmic axis
-        edges = [float(2**power) for power in range(len(f"{max((each.most for each in some), default=1):b}") + 1)]
+        if not some:
+            continue
+        edges = [some[0].least]
+        while edges[-1] <= some[-1].least:
+            edges.append(2 * edges[-1])
         of = {each.least: each.documents for each in some}
         values.append(
             charts.Histogram(
                 name=name,
                 number=number,
                 edges=edges,
-                heights=[of.get(int(edge), 0.0) for edge in edges[:-1]],
+                heights=[of.get(edge, 0.0) for edge in edges[:-1]],
                 median=float(middle.tokens),
                 interval=(float(middle.low), float(middle.high)),
             )
@@ -290,8 +295,41 @@ def _of_run(it: Subject) -> Section:
         name="run",
         title="The run",
         lead=_lead_of_run(it),
-        parts=[Facts(facts=facts)],
+        parts=[Facts(facts=facts), _settings(it)],
     )
+
+
+def _settings(it: Subject) -> Table:
+    options = it.run.options
+    given: dict[str, object] = {
+        "seq_len": options.seq_len,
+        "lanes": options.lanes,
+        "seed": options.seed,
+        "shuffle": options.shuffle,
+        "eos_id": options.eos_id,
+        "overlap": options.overlap,
+        "budget_bytes": options.budget_bytes,
+    }
+    if isinstance(it.run, MixtureRun):
+        given["exhausted"] = options.exhausted
+    else:
+        given |= {"epochs": options.epochs, "tail": options.tail}
+    rows = [
+        [name, "" if value is None else f"{value:,}" if type(value) is int else str(value)]
+        for name, value in given.items()
+    ]
+    return Table(caption="Settings of the run", headers=["option", "value"], rows=rows, words=2, folded=True)
+
+
+def _places(it: Subject) -> Table:
+    """Where the sets lie, and what tells them from others."""
+    rows = []
+    for name in it.names:
+        config = it.sets[name].config
+        eos = "none" if config.eos_id is None else f"{config.eos_id:,}"
+        rows.append([name or "the set", config.storage.root, config.index.column, config.index.fingerprint[:16], eos])
+    headers = ["source", "where", "column", "fingerprint", "EOS appended"]
+    return Table(caption="Where they lie", headers=headers, rows=rows, words=4, folded=True)
 
 
 def _lead_of_run(it: Subject) -> str:
@@ -304,10 +342,12 @@ def _lead_of_run(it: Subject) -> str:
 def _of_mixture(it: Subject, run: MixtureRun) -> Section:
     plan = it.plan
     events = [
-        charts.Event(token=source.exhausted.token, label=f"{source.name} has given its max_epochs")
+        charts.Event(token=source.exhausted.token, label=f"{source.name} has given its max_epochs", bad=True)
         for source in plan.sources
         if source.exhausted is not None
     ]
+    if plan.begin.step:
+        events.append(charts.Event(token=plan.begin.token, label=f"the run is here, at step {plan.begin.step:,}"))
     stages = [
         charts.Range(first=stage.begin.token, last=stage.end.token, label=_label(number, stage.by))
         for number, stage in enumerate(plan.stages)
@@ -336,6 +376,7 @@ def _of_mixture(it: Subject, run: MixtureRun) -> Section:
             words=2,
             rows=[_row_of_stage(number, stage) for number, stage in enumerate(plan.stages)],
         ),
+        _settings(it),
     ]
     return Section(
         name="mixture",
@@ -676,12 +717,14 @@ def _of_past(it: Subject) -> Section:
         if each.token  # those that a run begins with are no event
     ]
     marks += [charts.Event(token=each.token, label=name) for name, each in it.checkpoints]
-    numbers = {name: number for number, name in enumerate(it.names)}
+    # Sources that have left the run come after those that are in it, which have the colours of other charts.
+    left = sorted({source.name or "" for source in last.sources} - set(it.names))
+    numbers = {name: number for number, name in enumerate([*it.names, *left])}
     most = int(np.ceil(max([1.0, *(source.epochs or 0 for source in last.sources)])))
     bars = [
         Bar(
             name=source.name or "the set",
-            number=numbers.get(source.name or "", 0),
+            number=numbers[source.name or ""],
             share=(source.epochs or 0) / most,
             text=f"{source.epochs or 0:.2f} epochs, {amount(source.consumed)} tokens",
         )
