@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "show",
         help="show rows of a step as text, with their documents",
-        description="Shows rows of a step as a model gets them: the text of each document in them, where it begins\n"
+        description="Shows rows of a step as a model gets them: the text of each document in them, where it begins "
         "and ends, and where it lies. A control character is shown by its code, such as \\x1b.",
         epilog="example:\n"
         "  parquet-loader show --run run.toml --step 1234 --rows 0:4 --tokenizer openai-community/gpt2",

@@ -20,10 +20,9 @@ __all__ = ["add", "run"]
 _SHOWN = 60  # characters of a text in a table
 
 _DESCRIPTION = """\
-Which documents the rows of a step consist of: for each stretch of a row its file, row group, document, and first
-token in it. Or, with --document, at which steps, in which rows and columns a document comes. Steps before the
-checkpoint are those that were run; later ones are those that would come. Only the row groups concerned are read.
-"""
+Which documents the rows of a step consist of: for each stretch of a row its file, row group, document, and first \
+token in it. Or, with --document, at which steps, in which rows and columns a document comes. Steps before the \
+checkpoint are those that were run; later ones are those that would come. Only the row groups concerned are read."""
 _EPILOG = """\
 examples:
   parquet-loader which --run run.toml --checkpoint step-2000.ckpt --step 1234 --row 0:8 --text --columns url
