@@ -93,18 +93,25 @@ def test_it_is_the_same_whatever_the_world_size_of_the_run(folder: Path) -> None
     assert which(opened(folder, rank=1, world_size=2), 4).pieces == which(opened(folder), 4).pieces
 
 
-def test_only_the_row_groups_concerned_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[str, int, int]] = []
-    whole = LocalStorage.read
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """What is read of local files: (path, first byte, bytes) of each."""
+    found: list[tuple[str, int, int]] = []
+    read = LocalStorage.read
 
     def recorded(
         self: LocalStorage, file: FileInfo, start: int, length: int, stop: threading.Event | None = None
     ) -> bytes:
-        read.append((file.path, start, length))
-        return whole(self, file, start, length, stop)
+        found.append((file.path, start, length))
+        return read(self, file, start, length, stop)
 
-    run = opened(folder)
     monkeypatch.setattr(LocalStorage, "read", recorded)
+    return found
+
+
+def test_only_the_row_groups_concerned_are_read(folder: Path, reads: list[tuple[str, int, int]]) -> None:
+    run = opened(folder)
+    del reads[:]
     found = which(run, 5, rows=[2])
     index = run.set.config.index
     window = next(run.order.windows(found.position, 2))
@@ -117,12 +124,12 @@ def test_only_the_row_groups_concerned_are_read(folder: Path, monkeypatch: pytes
     chunks = [index.chunk(group) for group in touched]
     inside = [
         any(path == chunk.path and start <= chunk.start < start + length for chunk in chunks)
-        for path, start, length in read
+        for path, start, length in reads
     ]
     assert 0 < len(touched) < len(window.groups)
-    assert read
+    assert reads
     assert all(inside)
-    assert sum(length for *_, length in read) < sum(int(length) for length in index.length[window.groups])
+    assert sum(length for *_, length in reads) < sum(int(length) for length in index.length[window.groups])
 
 
 def test_a_step_beyond_the_end_is_refused_with_the_last_one(folder: Path) -> None:
@@ -315,6 +322,17 @@ def test_a_copied_batch_tells_its_origins(folder: Path) -> None:
 
 
 # ── lengths ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_steps_that_follow_each_other_read_a_row_group_once(folder: Path, reads: list[tuple[str, int, int]]) -> None:
+    run = Tracer(opened(folder))
+    del reads[:]
+    run.which(0)
+    first = list(reads)
+    for _ in range(3):
+        run.which(0)
+    assert reads == first
+    assert first
 
 
 @pytest.mark.parametrize("eos_id", [None, 3])
