@@ -300,7 +300,9 @@ def test_it_tells_when_a_source_has_given_what_it_may(page: Page) -> None:
 
 def test_a_run_that_ends_says_why(mixture: Mixture) -> None:
     run = open_run(mixture.sources, LoaderOptions(**{**mixture.options, "exhausted": "raise"}))
-    lead = next(text for text in Page(report(run, tokens=60_000, world_sizes=[1])).texts("p") if "It ends there" in text)
+    lead = next(
+        text for text in Page(report(run, tokens=60_000, world_sizes=[1])).texts("p") if "It ends there" in text
+    )
     assert "'math' would be repeated more than max_epochs allows" in lead
 
 
