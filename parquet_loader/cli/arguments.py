@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -16,9 +17,33 @@ from ..runfile import read_run
 from ..sets import Component
 from ..storage.opening import Source
 
-__all__ = ["add_checkpoint", "add_run", "count", "json_object", "positive", "run_of", "state_of"]
+__all__ = [
+    "HelpFormatter",
+    "add_checkpoint",
+    "add_run",
+    "count",
+    "json_object",
+    "positive",
+    "run_of",
+    "state_of",
+    "world_sizes",
+]
 
 Sources = Source | dict[str, Source | Component]
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps a description that is one line; examples, which have several, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+def world_sizes(text: str) -> list[int]:
+    """Numbers of ranks, such as 8,16,64."""
+    return [positive(each) for each in text.split(",")]
 
 
 def positive(text: str) -> int:
@@ -62,6 +87,7 @@ def _weights(text: str) -> Any:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Have a parser take a run: what `ParquetLoader` is given."""
+    parser.usage = "%(prog)s [SOURCE ...] [--run TOML] [OPTION ...]"  # all of them would hide the few that matter
     run = parser.add_argument_group(
         "the run", "as ParquetLoader is given it; a TOML file has the same names, and options count more than the file"
     )

@@ -13,7 +13,7 @@ from ..insight.check import CheckReport, Place, check
 from ..insight.describe import open_saved
 from ..insight.opening import open_run
 from ..insight.order_check import OrderReport, check_order
-from .arguments import add_run, count, positive, run_of
+from .arguments import HelpFormatter, add_run, count, positive, run_of, world_sizes
 from .checkpoint import read_file
 from .output import Progress, print_json, table
 from .sets import sets_of
@@ -23,7 +23,7 @@ __all__ = ["add", "run"]
 _EXAMPLES = """\
 examples:
   parquet-loader check data/web --eos-id 50256 --vocab-size 50257
-  parquet-loader check --order data/web --seq-len 4096 --lanes 512 --world-size 64,128
+  parquet-loader check --order data/web --seq-len 4096 --lanes 512 --world-sizes 64,128
   parquet-loader check --order --run run.toml --tokens 300e9
   parquet-loader check --run checkpoints/*/loader.bin
 """
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         "changed since. With --order it proves instead, from the index alone, that each token comes exactly once; with "
         "--run and checkpoints it sees whether these are of one run.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         conflict_handler="resolve",
     )
     add_run(parser)
@@ -53,9 +53,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--order", action="store_true", help="prove the order, and read no data")
     parser.add_argument(
-        "--world-size",
+        "--world-sizes",
         dest="world_sizes",
-        type=_sizes,
+        type=world_sizes,
         default=(),
         metavar="R,...",
         help="with --order: numbers of ranks (all that divide)",
@@ -69,10 +69,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--threads", type=positive, help="row groups looked at at once (one a core)")
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.set_defaults(run=run)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(positive(each) for each in text.split(","))
 
 
 def run(given: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import CheckpointError, StorageError
 from ..insight.describe import CheckpointDescription, describe, open_saved
+from .arguments import HelpFormatter
 from .output import print_json, table
 
 __all__ = ["add", "run"]
@@ -25,7 +26,7 @@ def add(commands: Any) -> None:
         description="Says where a run was when it was saved, how it came there, and of which sets it is. A checkpoint "
         "is what loader.checkpoint() or merge_checkpoints() gave; a state as JSON will do, too. No data is read.",
         epilog="example:\n  parquet-loader checkpoint step-1000/loader.bin",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("file", nargs="+", help="a checkpoint, of one rank or merged, or a state as JSON")
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")

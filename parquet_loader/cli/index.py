@@ -10,7 +10,7 @@ from typing import Any
 
 from ..index.build import build_index
 from ..storage.secrets import Location
-from .arguments import json_object, positive
+from .arguments import HelpFormatter, json_object, positive
 from .output import Progress
 
 __all__ = ["add", "run"]
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
         description="Reads the footer of every file, or of as many as the cache does not know, and writes one file, "
         'which every rank can be given: ParquetLoader(..., index="index.msgpack").',
         epilog="example:\n  parquet-loader index s3://bucket/fineweb-edu --output index.msgpack",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
     parser.add_argument("--output", required=True, help="the file to write; it appears once it is complete")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
 from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
-from .arguments import count
+from .arguments import HelpFormatter, count
 from .output import print_json, table
 from .sets import NamedSet, add_sets, sets_of
 
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "are, how they begin and end. Of more than three sets it shows a table.",
         epilog="example:\n  parquet-loader inspect data/web data/code\n  parquet-loader inspect s3://bucket/unknown "
         "--column input_ids",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_sets(parser)
     parser.add_argument("--run", dest="run_file", metavar="TOML", help="look at the sets of this run")

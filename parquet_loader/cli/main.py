@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
 from . import check, checkpoint, index, inspect, plan, report, show, which
+from .arguments import HelpFormatter
 
 __all__ = ["main"]
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="parquet-loader",
         description=_DESCRIPTION,
         epilog=_STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in _COMMANDS:

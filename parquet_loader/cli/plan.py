@@ -10,7 +10,7 @@ from ..insight.changes import Resumption, resumption
 from ..insight.describe import open_saved
 from ..insight.opening import open_run
 from ..insight.plan import Moment, Plan, plan
-from .arguments import add_checkpoint, add_run, count, positive, run_of
+from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, world_sizes
 from .checkpoint import read_file
 from .output import print_json, table
 
@@ -42,13 +42,16 @@ def add(commands: Any) -> None:
         "and for numbers of ranks memory and reads. With a checkpoint also whether the run, as it is described now, "
         "goes on from it, and what is otherwise then; where it would be refused the exit status is 1.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     far = parser.add_argument_group("how far", "counted from the run's beginning; without either, to an epoch's end")
     far.add_argument("--tokens", type=count, help="such as 300e9")
     far.add_argument("--steps", type=count, help="batches")
     parser.add_argument(
-        "--world-sizes", type=_sizes, metavar="RANKS", help="such as 8,16,64 (some powers of two that divide the lanes)"
+        "--world-sizes",
+        type=world_sizes,
+        metavar="RANKS",
+        help="such as 8,16,64 (some powers of two that divide the lanes)",
     )
     parser.add_argument(
         "--exact", action="store_true", help="count reads for every window of a long run, in place of scaling from some"
@@ -57,10 +60,6 @@ def add(commands: Any) -> None:
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.set_defaults(run=run)
-
-
-def _sizes(text: str) -> list[int]:
-    return [positive(each) for each in text.split(",")]
 
 
 def run(given: argparse.Namespace) -> int:

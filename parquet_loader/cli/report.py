@@ -11,7 +11,7 @@ from typing import Any
 from ..checkpoint import read_state
 from ..insight import open_run, write_report
 from ..storage.secrets import Location
-from .arguments import add_run, positive, run_of, state_of
+from .arguments import HelpFormatter, add_run, positive, run_of, state_of, world_sizes
 from .output import print_json
 from .show import tokenizer_of
 
@@ -27,12 +27,14 @@ def add(commands: Any) -> None:
         "windows and lanes, memory and reads by world size, samples, and what checkpoints tell. Needs the extra "
         "'report'.",
         epilog="example:\n  parquet-loader report -o report.html --run run.toml --tokens 300e9 --world-sizes 8,16,64",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_run(parser)
     parser.add_argument("-o", "--output", required=True, help="the file to write; it appears once it is complete")
     parser.add_argument("--tokens", type=positive, help="how long the run is to be")
-    parser.add_argument("--world-sizes", type=_sizes, default=[], metavar="N,N", help="numbers of ranks to compare")
+    parser.add_argument(
+        "--world-sizes", type=world_sizes, default=[], metavar="N,N", help="numbers of ranks to compare"
+    )
     parser.add_argument(
         "--checkpoint", nargs="+", action="extend", default=[], metavar="FILE", help="checkpoints or states of the run"
     )
@@ -44,10 +46,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--title", help="of the page")
     parser.add_argument("--json", action="store_true", help="tell what was written as JSON")
     parser.set_defaults(run=run, refuse=parser.error)
-
-
-def _sizes(text: str) -> list[int]:
-    return [positive(size) for size in text.split(",")]
 
 
 def _names(paths: list[str]) -> list[str]:

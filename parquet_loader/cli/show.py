@@ -17,7 +17,7 @@ from ..insight.show import Shown, ShownPiece, show
 from ..insight.text import open_tokenizer, open_tokenizer_of, printable
 from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
-from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
+from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 
 __all__ = ["add", "columns_from", "is_url", "lines_of", "run", "tokenizer_of"]
 
@@ -33,11 +33,11 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "show",
         help="show rows of a step as text, with their documents",
-        description="Shows rows of a step as a model gets them: the text of each document in them, where it begins\n"
+        description="Shows rows of a step as a model gets them: the text of each document in them, where it begins "
         "and ends, and where it lies. A control character is shown by its code, such as \\x1b.",
         epilog="example:\n"
         "  parquet-loader show --run run.toml --step 1234 --rows 0:4 --tokenizer openai-community/gpt2",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_run(parser)
     add_checkpoint(parser, "where the run is: the step is then one of its history, or comes after it")

@@ -11,7 +11,7 @@ from ..insight.records import describe_pieces
 from ..insight.text import open_tokenizer, open_tokenizer_of, printable
 from ..insight.trace import Piece, Places, Trace, Tracer
 from ..runs import MixtureRun, SetRun
-from .arguments import add_checkpoint, add_run, count, positive, run_of, state_of
+from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 from .output import Progress, print_json, table
 from .show import columns_from, is_url
 
@@ -20,10 +20,9 @@ __all__ = ["add", "run"]
 _SHOWN = 60  # characters of a text in a table
 
 _DESCRIPTION = """\
-Which documents the rows of a step consist of: for each stretch of a row its file, row group, document, and first
-token in it. Or, with --document, at which steps, in which rows and columns a document comes. Steps before the
-checkpoint are those that were run; later ones are those that would come. Only the row groups concerned are read.
-"""
+Which documents the rows of a step consist of: for each stretch of a row its file, row group, document, and first \
+token in it. Or, with --document, at which steps, in which rows and columns a document comes. Steps before the \
+checkpoint are those that were run; later ones are those that would come. Only the row groups concerned are read."""
 _EPILOG = """\
 examples:
   parquet-loader which --run run.toml --checkpoint step-2000.ckpt --step 1234 --row 0:8 --text --columns url
@@ -38,7 +37,7 @@ def add(commands: Any) -> None:
         help="the documents of a step, or the steps of a document",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_checkpoint(parser, "of the run: its history says what was skipped, and which rows were of which length")
     step = parser.add_argument_group("a step")

@@ -389,6 +389,21 @@ class Format(Protocol):
         """
         ...
 
+    def document_lengths(self, raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> IntArray:
+        """How many tokens each document of several row groups has, without EOS, one row group after another. Ids are
+        not looked at, and where it can be helped not decoded. Holds no more than decoding them does.
+
+        Args:
+            raws, chunks: see `open`, of each; one at least.
+
+        Returns:
+            Shape ``(documents,)``; as many documents and tokens of each row group as its entry says.
+
+        Raises:
+            DataError: the bytes are not what the index says.
+        """
+        ...
+
 
 class OpenChunk(Protocol):
     """A column chunk that is going to be decoded. Its bytes may be let go of once all parts have come out.

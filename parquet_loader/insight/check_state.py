@@ -25,7 +25,7 @@ from ..container import DamagedContainerError, OtherVersionError, open_container
 from ..index.cache import default_cache_dir
 from ..index.index import DatasetIndex
 from ..storage.atomic import write_atomically
-from .scan import DOCUMENT, FIELDS, ScannedGroup
+from .scan import DOCUMENT, FIELDS, NAMED, ScannedGroup
 
 if TYPE_CHECKING:
     import os
@@ -34,7 +34,6 @@ __all__ = ["CheckState", "Earlier", "Fault", "state_path"]
 
 _KIND = "check"
 _VERSION = 1  # another one where other bytes than before are without a checksum of their own
-_LONGEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +166,7 @@ class CheckState:
             self.numbers[group] = scanned.numbers
             self.documents[group] = scanned.documents
             new = [(tokens, group, document) for tokens, document in scanned.longest]
-            self.longest = sorted([*self.longest, *new], key=lambda each: (-each[0], *each[1:]))[:_LONGEST]
+            self.longest = sorted([*self.longest, *new], key=lambda each: (-each[0], *each[1:]))[:NAMED]
         self.checksums[group] = checksum
         self.faults += faults
         self.done[group] = True

@@ -1,4 +1,4 @@
-"""How many tokens each document of some row groups has. Tokens are decoded, and nothing is kept of them.
+"""How many tokens each document of some row groups has, which the levels of their pages tell.
 
 The engine's own planning says which bytes are read: one lane takes the row groups as if they were a window, so that
 small ones which follow each other are one read and one task.
@@ -6,7 +6,7 @@ small ones which follow each other are one read and one task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,7 +16,6 @@ from ..blocks import IntArray
 from ..engine.config import EngineConfig
 from ..engine.plan import TaskPlan, WindowPlan, plan_window
 from ..engine.work import TaskWork, read_chunks
-from ..formats.base import ColumnChunk
 from ..order.order import Window
 
 __all__ = ["KnownLengths", "document_lengths"]
@@ -49,8 +48,11 @@ def document_lengths(
 
     def run(task: TaskPlan) -> int:
         work = TaskWork.of(config.index, plan, task)
-        for ordinal, lengths in zip(task.ordinals, _lengths_of(config, work), strict=True):
-            found[splits[ordinal] : splits[ordinal + 1]] = lengths
+        lengths = config.format.document_lengths(read_chunks(config.storage, work, None), work.chunks)
+        end = 0
+        for ordinal, chunk in zip(task.ordinals, work.chunks, strict=True):
+            begin, end = end, end + chunk.rows
+            found[splits[ordinal] : splits[ordinal + 1]] = lengths[begin:end]
         return len(task.ordinals)
 
     done, needed = 0, sum(len(task.ordinals) for task in plan.tasks)
@@ -74,38 +76,6 @@ def _plan_of(config: EngineConfig, groups: IntArray) -> WindowPlan:
     offsets = np.zeros(len(groups) + 1, np.int64)
     config.index.tokens[groups].cumsum(out=offsets[1:])
     return plan_window(alone, Window(epoch=0, number=0, groups=groups, offsets=offsets, before=0))
-
-
-def _lengths_of(config: EngineConfig, work: TaskWork) -> Iterator[IntArray]:
-    """The lengths of each row group's documents, of those of a task."""
-    raws = read_chunks(config.storage, work, None)
-    if len(raws) > 1:
-        part = config.format.decode_together(
-            raws, work.chunks, dtype=config.held_dtype, bound=config.bound, eos_id=None
-        )
-        if part is not None:
-            begins = np.append(part.starts, part.begin + len(part.tokens))
-            lengths = begins[1:] - begins[:-1]
-            ends = np.cumsum([chunk.rows for chunk in work.chunks]).tolist()
-            for chunk, end in zip(work.chunks, ends, strict=True):
-                yield _checked(lengths[end - chunk.rows : end], chunk)
-            return
-    for raw, chunk in zip(raws, work.chunks, strict=True):
-        starts, end = [], 0
-        for part in config.format.open(raw, chunk).parts():
-            starts.append(part.starts + part.begin)
-            end = part.begin + len(part.tokens)
-        begins = np.concatenate([*starts, [end]])
-        yield _checked(begins[1:] - begins[:-1], chunk)
-
-
-def _checked(lengths: IntArray, chunk: ColumnChunk) -> IntArray:
-    if len(lengths) != chunk.rows or int(lengths.sum()) != chunk.tokens:
-        raise chunk.error(
-            f"holds {len(lengths):,} documents of {int(lengths.sum()):,} tokens, and the index says {chunk.rows:,} of "
-            f"{chunk.tokens:,}"
-        )
-    return lengths
 
 
 class KnownLengths:

@@ -13,8 +13,9 @@ by one by XXH3 where it is installed, and by BLAKE2 where not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,14 @@ from ..formats.base import ColumnChunk, OpenChunk
 __all__ = [
     "DOCUMENT",
     "FIELDS",
+    "NAMED",
     "Copies",
     "Questions",
     "ScannedGroup",
     "copies",
     "hash_documents",
     "scan_group",
+    "scan_together",
     "whole_documents",
 ]
 
@@ -53,8 +56,8 @@ FIELDS = (
 # Of each document that has tokens: its hash, its number in the row group, how many it has.
 DOCUMENT = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4"), ("tokens", "<u4")])
 _SHORT = 16
-_AT_ONCE = 1 << 18  # tokens, which stay in a core's cache from one look to the next
-_NAMED = 5  # of a row group's longest documents
+_AT_ONCE = 1 << 17  # tokens, which stay in a core's cache from one look to the next
+NAMED = 10  # of the longest documents
 
 _WORDS = np.random.Philox(key=[0x6B657973, 0]).random_raw(2 * (_SHORT + 1)).reshape(_SHORT + 1, 2) | np.uint64(1)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -203,81 +206,156 @@ def scan_group(opened: OpenChunk, chunk: ColumnChunk, questions: Questions) -> S
 
 
 def _scan(parts: Iterable[TokenPart], questions: Questions) -> ScannedGroup:
-    of = dict.fromkeys(FIELDS, 0)
-    of["max_id"] = of["first_out_of_range"] = of["first_eos_missing"] = -1
+    numbers = _nothing(1)[0]
     longest: list[tuple[int, int]] = []
     kept: list[npt.NDArray[Any]] = [np.empty(0, DOCUMENT)]
     for tokens, offsets in whole_documents(parts):
-        first = of["documents"]
-        lengths = np.diff(offsets)
-        of["documents"] += len(lengths)
-        of["empty"] += int((lengths == 0).sum())
-        longest = sorted([*longest, *_longest(lengths, first)], key=lambda each: (-each[0], each[1]))[:_NAMED]
-        if len(tokens):
-            _look_at_ids(of, tokens, offsets, first, questions)
-        if questions.eos_id is not None:
-            _look_at_ends(of, tokens, offsets, first, questions.eos_id)
-        if questions.every and len(tokens):
-            kept.append(_kept(tokens, offsets, first, questions))
-        of["tokens"] += len(tokens)
-    return ScannedGroup(
-        numbers=np.array([of[name] for name in FIELDS], np.int64), longest=longest, documents=np.concatenate(kept)
-    )
+        first = int(numbers[0])
+        (found,) = _scan_block(tokens, offsets, np.array([0, len(offsets) - 1]), questions)
+        found.documents["document"] += first
+        kept.append(found.documents)
+        longest = _longest_of([*longest, *((count, first + document) for count, document in found.longest)])
+        numbers = _joined(numbers, found.numbers)
+    return ScannedGroup(numbers=numbers, longest=longest, documents=np.concatenate(kept))
 
 
-def _kept(tokens: TokenArray, offsets: IntArray, first: int, questions: Questions) -> npt.NDArray[Any]:
-    filled = np.flatnonzero(np.diff(offsets))
-    borders = np.append(offsets[filled], offsets[-1])
-    hashes = hash_documents(tokens, borders, questions.dtype)
-    found = np.empty(len(filled), DOCUMENT)
-    found["high"], found["low"] = hashes.T
-    found["document"] = first + filled
-    found["tokens"] = np.diff(borders)
-    return found if questions.every == 1 else found[found["high"] % np.uint64(questions.every) == 0]
+def scan_together(part: TokenPart, chunks: Sequence[ColumnChunk], questions: Questions) -> list[ScannedGroup]:
+    """Look at all documents of row groups that were decoded together; see `Format.decode_together`."""
+    offsets = np.append(part.starts, len(part.tokens))
+    return _scan_block(part.tokens, offsets, np.cumsum([0, *(chunk.rows for chunk in chunks)]), questions)
 
 
-def _longest(lengths: IntArray, first: int) -> list[tuple[int, int]]:
-    places = np.flatnonzero(lengths)
-    if len(places) > _NAMED:
-        least = np.partition(lengths, -_NAMED)[-_NAMED]
-        places = np.concatenate([np.flatnonzero(lengths > least), np.flatnonzero(lengths == least)[:_NAMED]])
-    return [(int(lengths[place]), first + int(place)) for place in places]
+def _nothing(groups: int) -> IntArray:
+    numbers = np.zeros((groups, len(FIELDS)), np.int64)
+    numbers[:, [FIELDS.index(name) for name in ("max_id", "first_out_of_range", "first_eos_missing")]] = -1
+    return numbers
 
 
-def _look_at_ids(of: dict[str, int], tokens: TokenArray, offsets: IntArray, first: int, questions: Questions) -> None:
-    has_any = of["max_id"] >= of["min_id"]
-    low, high = of["min_id"], of["max_id"]
-    for begin in range(0, len(tokens), _AT_ONCE):
-        some = tokens[begin : begin + _AT_ONCE]
-        smallest, largest = int(some.min()), int(some.max())
-        low, high = (min(low, smallest), max(high, largest)) if has_any else (smallest, largest)
-        has_any = True
-        bound = questions.vocab_size
-        if smallest < 0 or (bound is not None and largest >= bound):
-            wrong = np.flatnonzero((some < 0) | (some >= bound) if bound is not None else some < 0)
-            of["out_of_range"] += len(wrong)
-            if of["first_out_of_range"] < 0:
-                place = begin + int(wrong[0])
-                of["first_out_of_range"] = first + int(np.searchsorted(offsets, place, side="right")) - 1
-    of["min_id"], of["max_id"] = low, high
+def _joined(one: IntArray, other: IntArray) -> IntArray:
+    """The numbers of a row group's documents, and of those behind them."""
+    before, after = (dict(zip(FIELDS, each.tolist(), strict=True)) for each in (one, other))
+    joined = {name: before[name] + after[name] for name in FIELDS}
+    for name in ("first_out_of_range", "first_eos_missing"):
+        joined[name] = before[name] if before[name] >= 0 else after[name] + before["documents"] * (after[name] >= 0)
+    filled = [each for each in (before, after) if each["tokens"]]
+    joined["min_id"] = min((each["min_id"] for each in filled), default=0)
+    joined["max_id"] = max((each["max_id"] for each in filled), default=-1)
+    return np.array([joined[name] for name in FIELDS], np.int64)
 
 
-def _look_at_ends(of: dict[str, int], tokens: TokenArray, offsets: IntArray, first: int, eos_id: int) -> None:
+def _longest_of(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return sorted(found, key=lambda each: (-each[0], each[1]))[:NAMED]
+
+
+def _scan_block(tokens: TokenArray, offsets: IntArray, borders: IntArray, questions: Questions) -> list[ScannedGroup]:
+    """Look at documents of row groups, one after another. Of several row groups, the longest documents of all are told.
+
+    Args:
+        tokens: shape ``(tokens,)``.
+        offsets: of the documents, shape ``(documents + 1,)``.
+        borders: which documents are of which row group, shape ``(row groups + 1,)``; none has no document.
+        questions: what is asked.
+    """
     lengths = np.diff(offsets)
-    ends = np.zeros(len(lengths), bool)
+    numbers = _nothing(len(borders) - 1)
+    of = {name: numbers[:, place] for place, name in enumerate(FIELDS)}
+    begins, token_borders = borders[:-1], offsets[borders]
+    of["documents"][:] = np.diff(borders)
+    of["tokens"][:] = np.diff(token_borders)
+    of["empty"][:] = _counts(np.flatnonzero(lengths == 0), borders)
+    if len(tokens):
+        _look_at_ids(of, tokens, offsets, borders, questions.vocab_size)
+    if questions.eos_id is not None:
+        _look_at_ends(of, tokens, offsets, borders, questions.eos_id)
+    kept = np.empty(0, DOCUMENT)
+    if questions.every and len(tokens):
+        kept = _kept(tokens, offsets, questions)
+    kept_borders = np.searchsorted(kept["document"], borders)
+    kept["document"] -= np.repeat(begins, np.diff(kept_borders)).astype(np.uint32)
+    longest: list[list[tuple[int, int]]] = [[] for _ in begins]
+    for place in _longest(lengths):
+        group = int(np.searchsorted(borders, place, side="right")) - 1
+        longest[group].append((int(lengths[place]), place - int(begins[group])))
+    return [
+        ScannedGroup(numbers=each, longest=_longest_of(long), documents=kept[low:high])
+        for each, long, (low, high) in zip(numbers, longest, pairwise(kept_borders.tolist()), strict=True)
+    ]
+
+
+def _pieces(tokens: TokenArray) -> list[TokenArray]:
+    return [tokens[begin : begin + _AT_ONCE] for begin in range(0, len(tokens), _AT_ONCE)]
+
+
+def _counts(places: IntArray, borders: IntArray) -> IntArray:
+    """How many of rising places lie between borders, shape ``(borders - 1,)``."""
+    return np.diff(np.searchsorted(places, borders))
+
+
+def _firsts(places: IntArray, borders: IntArray) -> IntArray:
+    """The first of rising places that lie between borders, from there; -1 for none."""
+    first = np.searchsorted(places, borders[:-1])
+    found = np.append(places, borders[-1])[first]
+    return np.where(found < borders[1:], found - borders[:-1], -1)
+
+
+def _longest(lengths: IntArray) -> list[int]:
+    """Places of the longest documents, and of some that are as long as the last one of them."""
+    places = np.flatnonzero(lengths)
+    if len(places) > NAMED:
+        least = np.partition(lengths, -NAMED)[-NAMED]
+        places = np.concatenate([np.flatnonzero(lengths > least), np.flatnonzero(lengths == least)[:NAMED]])
+    longest: list[int] = places.tolist()
+    return longest
+
+
+def _look_at_ids(
+    of: dict[str, IntArray], tokens: TokenArray, offsets: IntArray, borders: IntArray, bound: int | None
+) -> None:
+    filled = np.flatnonzero(of["tokens"])
+    begins = offsets[borders[filled]]
+    if len(filled) == 1:
+        extremes = [(each.min(), each.max()) for each in _pieces(tokens)]
+        of["min_id"][filled] = min(least for least, _ in extremes)
+        of["max_id"][filled] = max(most for _, most in extremes)
+    else:
+        of["min_id"][filled] = np.minimum.reduceat(tokens, begins)
+        of["max_id"][filled] = np.maximum.reduceat(tokens, begins)
+    if of["min_id"].min() >= 0 and (bound is None or of["max_id"].max() < bound):
+        return
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= bound) if bound is not None else tokens < 0)
+    of["out_of_range"][:] = _counts(wrong, offsets[borders])
+    of["first_out_of_range"][:] = _firsts(np.searchsorted(offsets, wrong, side="right") - 1, borders)
+
+
+def _look_at_ends(
+    of: dict[str, IntArray], tokens: TokenArray, offsets: IntArray, borders: IntArray, eos_id: int
+) -> None:
+    lengths = np.diff(offsets)
     filled = np.flatnonzero(lengths)
     last = offsets[filled + 1] - 1
+    ends = np.zeros(len(lengths), bool)
     ends[filled] = tokens[last] == eos_id
-    all_of_them = sum(
-        int(np.count_nonzero(tokens[begin : begin + _AT_ONCE] == eos_id)) for begin in range(0, len(tokens), _AT_ONCE)
-    )
-    ending = int(ends.sum())
-    two = last[(lengths[filled] > 1) & ends[filled]]
-    of["eos_missing"] += len(ends) - ending
-    of["eos_inside"] += all_of_them - ending
-    of["eos_doubled"] += int((tokens[two - 1] == eos_id).sum())
-    if of["first_eos_missing"] < 0 and ending < len(ends):
-        of["first_eos_missing"] = first + int(ends.argmin())
+    ending, missing = np.flatnonzero(ends), np.flatnonzero(~ends)
+    long = ending[lengths[ending] > 1]
+    twice = long[tokens[offsets[long + 1] - 2] == eos_id]
+    of["eos_missing"][:] = _counts(missing, borders)
+    of["first_eos_missing"][:] = _firsts(missing, borders)
+    if len(borders) == 2:
+        everywhere: int | IntArray = sum(int(np.count_nonzero(each == eos_id)) for each in _pieces(tokens))
+    else:
+        everywhere = _counts(np.flatnonzero(tokens == eos_id), offsets[borders])
+    of["eos_inside"][:] = everywhere - _counts(ending, borders)
+    of["eos_doubled"][:] = _counts(twice, borders)
+
+
+def _kept(tokens: TokenArray, offsets: IntArray, questions: Questions) -> npt.NDArray[Any]:
+    filled = np.flatnonzero(np.diff(offsets))
+    borders = np.append(offsets[filled], offsets[-1])
+    found = np.empty(len(filled), DOCUMENT)
+    found["high"], found["low"] = hash_documents(tokens, borders, questions.dtype).T
+    found["document"] = filled
+    found["tokens"] = np.diff(borders)
+    return found if questions.every == 1 else found[found["high"] % np.uint64(questions.every) == 0]
 
 
 class Copies(NamedTuple):

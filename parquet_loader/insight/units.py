@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import DataError, ParquetLoaderError, StorageError
 from ..formats.base import ColumnChunk
 from ..formats.parquet import PARQUET
 from ..formats.parquet.pages import crc32
 from ..storage.base import FileInfo, Storage
-from .scan import Questions, ScannedGroup, scan_group
+from .scan import Questions, ScannedGroup, scan_group, scan_together
 
 __all__ = ["Looked", "Unit", "look"]
 
+_SMALL_SLOTS = 1 << 16
+_RUN_SLOTS = 1 << 20
 _PIECE_BYTES = 8 << 20  # of what lies between row groups
 
 
@@ -67,10 +72,48 @@ def look(storage: Storage, unit: Unit, stop: threading.Event | None = None) -> l
     """What was found in each of a unit's row groups, or in the rest of its file."""
     if not unit.groups:
         return [_look_at_rest(storage, unit, stop)]
-    return [
-        _look_at_group(chunk, raw, unit.questions)
-        for chunk, raw in zip(unit.chunks, _raws(storage, unit, stop), strict=True)
-    ]
+    found: list[Looked] = []
+    raws = _raws(storage, unit, stop)
+    for begin, end in _runs(unit.chunks):
+        run, chunks = raws[begin:end], unit.chunks[begin:end]
+        found += _together(run, chunks, unit.questions) or [
+            _look_at_group(chunk, raw, unit.questions) for chunk, raw in zip(chunks, run, strict=True)
+        ]
+    return found
+
+
+def _is_small(chunk: ColumnChunk) -> bool:
+    """Whether a row group is decoded with others, and has a checksum of all of its bytes: reading page headers takes
+    longer than that.
+    """
+    return chunk.slots <= _SMALL_SLOTS
+
+
+def _runs(chunks: Sequence[ColumnChunk]) -> Iterator[tuple[int, int]]:
+    """Row groups that may be decoded together, or one that is not small."""
+    begin = slots = 0
+    for number, chunk in enumerate(chunks):
+        if number > begin and not (_is_small(chunk) and _is_small(chunks[begin]) and slots + chunk.slots <= _RUN_SLOTS):
+            yield begin, number
+            begin, slots = number, 0
+        slots += chunk.slots
+    yield begin, len(chunks)
+
+
+def _together(
+    raws: Sequence[memoryview | StorageError], chunks: Sequence[ColumnChunk], questions: Questions
+) -> list[Looked] | None:
+    """What was found in row groups that are decoded together; None where they have to be looked at one by one."""
+    sound = [raw for raw in raws if not isinstance(raw, StorageError)]
+    if len(raws) == 1 or len(sound) < len(raws):
+        return None
+    dtype = np.dtype(questions.dtype)
+    bound = int(np.iinfo(dtype).max) + 1
+    part = PARQUET.decode_together(sound, chunks, dtype=dtype, bound=bound, eos_id=None)
+    if part is None:
+        return None
+    scanned = scan_together(part, chunks, questions)
+    return [Looked(each, crc32(raw), None) for each, raw in zip(scanned, sound, strict=True)]
 
 
 def _raws(storage: Storage, unit: Unit, stop: threading.Event | None) -> list[memoryview | StorageError]:
@@ -97,7 +140,8 @@ def _look_at_group(chunk: ColumnChunk, raw: memoryview | StorageError, questions
     checksum = -1
     try:
         opened = PARQUET.open(raw, chunk)
-        checksum = functools.reduce(lambda value, data: crc32(data, value), opened.unverified(), 0)
+        bare = (raw,) if _is_small(chunk) else opened.unverified()
+        checksum = functools.reduce(lambda value, data: crc32(data, value), bare, 0)
         return Looked(scan_group(opened, chunk, questions), checksum, None)
     except DataError as error:
         return Looked(None, checksum, error)

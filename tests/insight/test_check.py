@@ -14,7 +14,7 @@ import pytest
 from unique_sets import SCHEMA, unique_groups, write_set
 
 from parquet_loader import StorageError, build_index
-from parquet_loader.insight import check
+from parquet_loader.insight import check, units
 from parquet_loader.insight.scan import hash_documents
 from parquet_loader.testing import FaultyFiles
 
@@ -232,6 +232,29 @@ def test_a_set_of_no_row_groups_is_in_order(tmp_path: Path) -> None:
     report = check(write_set(tmp_path / "set", [[]]))
     assert report.ok
     assert (report.documents, report.max_id) == (0, None)
+
+
+def test_small_row_groups_decoded_together_tell_the_same_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(4)
+    files = [[[rng.integers(0, 4, int(length)).tolist() for length in rng.integers(0, 9, rng.integers(1, 8))]
+              for _ in range(40)] for _ in range(2)]  # fmt: skip
+    files[0][7] = [[], []]
+    folder = write_set(tmp_path / "set", files)
+    one = check(folder, eos_id=1, vocab_size=3, state=tmp_path / "a")
+    assert one.empty > 0
+    assert {fault.kind for fault in one.faults} == {"ids", "eos"}
+    monkeypatch.setattr(units, "_SMALL_SLOTS", 0)
+    assert check(folder, eos_id=1, vocab_size=3, state=tmp_path / "b") == one
+    documents = [document for groups in files for group in groups for document in group]
+    assert (one.documents, one.tokens) == (len(documents), sum(map(len, documents)))
+    assert one.empty == documents.count([])
+    assert one.ends is not None
+    ending = [document for document in documents if document[-1:] == [1]]
+    assert one.ends.ending == len(ending)
+    assert one.ends.doubled == sum(document[-2:] == [1, 1] for document in ending)
+    assert one.ends.inside == sum(document.count(1) for document in documents) - len(ending)
 
 
 class Interrupted(Exception):

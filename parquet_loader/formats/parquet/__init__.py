@@ -9,7 +9,7 @@ chunk bytes ──► pages ──► levels ──► offsets ─┐
 from __future__ import annotations
 
 from ..base import Format
-from .decode import OpenChunk, decode_cost, decode_together, most_decode_cost, one_part_slots
+from .decode import OpenChunk, decode_cost, decode_together, document_lengths, most_decode_cost, one_part_slots
 from .entries import read_entry
 from .pages import SLOW_CODECS
 from .values import kept_bytes
@@ -26,6 +26,7 @@ class _Parquet:
     slow_to_unpack = staticmethod(SLOW_CODECS.__contains__)
     open = staticmethod(OpenChunk)
     decode_together = staticmethod(decode_together)
+    document_lengths = staticmethod(document_lengths)
 
 
 PARQUET: Format = _Parquet()

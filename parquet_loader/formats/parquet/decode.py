@@ -54,6 +54,7 @@ __all__ = [
     "decode_cost",
     "decode_together",
     "decode_with_pyarrow",
+    "document_lengths",
     "most_decode_cost",
     "one_part_slots",
 ]
@@ -239,6 +240,25 @@ class OpenChunk:
         if not self._parts:
             self._check_counts(0, 0)
 
+    def lengths(self) -> IntArray:
+        """How many tokens each document has, shape ``(documents,)``. Where pages are looked at, values are not decoded.
+
+        Raises:
+            DataError: see `parts`.
+        """
+        if self.fallback or not self.chunk.layout.max_definition_level:
+            return np.diff(self._whole(Wanted(dtype=self.chunk.layout.dtype, bound=None)).offsets)
+        starts: list[IntArray] = []
+        slots = tokens = 0
+        before = NO_DOCUMENT
+        for pages in self._parts:
+            block, after = self._decode(pages, slots, before, tokens, None)
+            starts.append(block.offsets[int(before.row >= 0) : -1] + tokens)
+            slots += sum(page.slots for page in pages)
+            tokens, before = tokens + int(block.offsets[-1]), after
+        self._check_counts(before.row + 1 if self._parts else 0, tokens)
+        return np.diff(np.concatenate([*starts, [tokens]]))
+
     def unverified(self) -> Iterator[memoryview]:
         """See `formats.base.OpenChunk.unverified`."""
         begin = 0
@@ -390,6 +410,28 @@ def decode_together(
     eos_id: int | None,
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
+    block = _together(raws, chunks, Wanted(dtype=dtype, bound=bound))
+    return None if block is None else _part(0, block, eos_id, goes_on=False, complete=True)
+
+
+def document_lengths(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> IntArray:
+    """See `Format.document_lengths`."""
+    block = _together(raws, chunks, None) if len(chunks) > 1 else None
+    if block is not None:
+        return np.diff(block.offsets)
+    none: list[IntArray] = [np.empty(0, np.int64)]
+    return np.concatenate(none + [OpenChunk(raw, chunk).lengths() for raw, chunk in zip(raws, chunks, strict=True)])
+
+
+def _together(
+    raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk], wanted: Wanted | None
+) -> TokenBlock | None:
+    """The documents of column chunks, one chunk after another; None where they are to be looked at one by one.
+
+    Args:
+        raws, chunks: see `Format.decode_together`.
+        wanted: None where nothing but the offsets is; see `_decode_pages`.
+    """
     if not all(
         chunk.layout.max_definition_level
         and chunk.slots <= min(TOGETHER_SLOTS, chunk.tokens + chunk.rows)
@@ -398,8 +440,7 @@ def decode_together(
     ):
         return None
     try:
-        views = [memoryview(raw).cast("B") for raw in raws]
-        return _part(0, _in_order(views, chunks, dtype, bound), eos_id, goes_on=False, complete=True)
+        return _in_order([memoryview(raw).cast("B") for raw in raws], chunks, wanted)
     except (DataError, NotSupported, OutOfRange):  # of which row group, and in which words, is found one by one
         return None
 
@@ -414,9 +455,7 @@ class _Planned:
     pages: list[Page]
 
 
-def _in_order(
-    raws: Sequence[memoryview], chunks: Sequence[ColumnChunk], dtype: np.dtype[np.integer], bound: int
-) -> TokenBlock:
+def _in_order(raws: Sequence[memoryview], chunks: Sequence[ColumnChunk], wanted: Wanted | None) -> TokenBlock:
     """The documents of small column chunks, one chunk after another: those that are stored alike are decoded together.
 
     Raises:
@@ -425,6 +464,7 @@ def _in_order(
     alike: dict[tuple[ColumnLayout, str], list[int]] = {}
     for place, chunk in enumerate(chunks):
         alike.setdefault((chunk.layout, chunk.codec), []).append(place)
+    dtype = chunks[0].layout.dtype if wanted is None else wanted.dtype
     blocks: list[TokenBlock] = [TokenBlock(np.empty(0, dtype), np.zeros(1, np.int64))] * len(chunks)
     for places in alike.values():
         views, group = [raws[place] for place in places], [chunks[place] for place in places]
@@ -432,7 +472,7 @@ def _in_order(
             _Planned(view, chunk, *plan_pages(view, chunk, known))
             for view, chunk, known in zip(views, group, usual_pages(views, group), strict=True)
         ]
-        block = _decode_planned(planned, dtype, bound)
+        block = _decode_planned(planned, wanted)
         if not _counts_match(block.offsets, group):
             raise NotSupported("other numbers than the index has")
         if len(alike) == 1:
@@ -445,7 +485,7 @@ def _in_order(
     return _concatenate(blocks, dtype)
 
 
-def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bound: int) -> TokenBlock:
+def _decode_planned(planned: Sequence[_Planned], wanted: Wanted | None) -> TokenBlock:
     """The documents of small column chunks of one layout, one chunk after another.
 
     Raises:
@@ -453,18 +493,21 @@ def _decode_planned(planned: Sequence[_Planned], dtype: np.dtype[np.integer], bo
     """
     chunks = [each.chunk for each in planned]
     with contextlib.suppress(NotSupported):
-        return _decode_pages(planned, Wanted(dtype=dtype, bound=bound))
+        return _decode_pages(planned, wanted)
     if max(chunk.slots for chunk in chunks) > FRAMED_SLOTS:
         raise NotSupported("pages of other encodings")
     for each in planned:
         for page in each.pages if each.dictionary is None else (each.dictionary, *each.pages):
             stored_body(each.raw, page, each.chunk)  # pyarrow takes some damaged checksums for none
-    return cast_tokens(_decode_framed([each.raw for each in planned], chunks), dtype, bound, chunks[0])
+    block = _decode_framed([each.raw for each in planned], chunks)
+    if wanted is None or wanted.bound is None:
+        return block
+    return cast_tokens(block, wanted.dtype, wanted.bound, chunks[0])
 
 
-def _decode_pages(planned: Sequence[_Planned], wanted: Wanted) -> TokenBlock:
+def _decode_pages(planned: Sequence[_Planned], wanted: Wanted | None) -> TokenBlock:
     """The same by their pages. Levels and values are those of all pages at once: what takes a step of Python for each
-    page is little.
+    page is little. Where nothing is wanted but the offsets, there are no tokens.
 
     Raises:
         NotSupported: the pages are larger than the values need.
@@ -472,10 +515,13 @@ def _decode_pages(planned: Sequence[_Planned], wanted: Wanted) -> TokenBlock:
     """
     chunk = planned[0].chunk
     slots = list(itertools.accumulate((page.slots for each in planned for page in each.pages), initial=0))
-    bodies = [open_page(each.raw, page, each.chunk) for each in planned for page in each.pages]
+    asked = wanted is not None
+    bodies = [open_page(each.raw, page, each.chunk, values=asked) for each in planned for page in each.pages]
     usual = chunk.layout.max_definition_level
     holes = unusual_levels([body.definition for body in bodies], slots, usual, chunk)
     offsets, _ = document_offsets([bytes(body.repetition) for body in bodies], [holes], slots, chunk)
+    if wanted is None:
+        return TokenBlock(np.empty(0, chunk.layout.dtype), offsets)
     counts = np.diff(np.array(slots) - holes[0].searchsorted(slots)).tolist()
     rest = zip(counts, bodies, strict=True)
     values = [

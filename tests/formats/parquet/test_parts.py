@@ -45,6 +45,14 @@ def in_parts_of(slots: int, raw: bytes, chunk: ColumnChunk, **options: Any) -> l
         return list(OpenChunk(raw, chunk).parts(**options))
 
 
+def lengths_in_parts_of(slots: int, raw: bytes, chunk: ColumnChunk) -> list[int]:
+    """Its documents' lengths, from parts like these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "PART_SLOTS", slots)
+        found: list[int] = OpenChunk(raw, chunk).lengths().tolist()
+        return found
+
+
 def flat(documents: list[list[int]], eos_id: int | None) -> tuple[list[int], list[int]]:
     """(All tokens, where documents begin)."""
     tokens: list[int] = []
@@ -108,6 +116,7 @@ def test_parts_are_the_documents_that_were_written(
     assert [part.begin for part in parts] == [0, *np.cumsum([len(part.tokens) for part in parts])][:-1]
     assert np.concatenate([part.tokens for part in parts]).tolist() == tokens
     assert np.concatenate([part.starts + part.begin for part in parts]).tolist() == starts
+    assert lengths_in_parts_of(part_slots, raw, chunk) == list(map(len, expected))
 
     first = data.draw(st.integers(-5, len(tokens)))
     last = data.draw(st.integers(first, len(tokens) + 5))

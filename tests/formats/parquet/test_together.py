@@ -18,7 +18,7 @@ from parquet_loader.blocks import TokenPart
 from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ChunkSize
 from parquet_loader.formats.parquet import decode
-from parquet_loader.formats.parquet.decode import OpenChunk, decode_cost, decode_together
+from parquet_loader.formats.parquet.decode import OpenChunk, decode_cost, decode_together, document_lengths
 
 INT32: dict[str, Any] = dict(dtype=np.dtype("int32"), bound=2**31)
 
@@ -110,6 +110,8 @@ def test_together_they_are_what_they_are_one_by_one(
     options: dict[str, Any] = dict(
         dtype=np.dtype(target), bound=min(bound, int(np.iinfo(target).max) + 1), eos_id=eos_id
     )
+    lengths = document_lengths([raw for raw, _ in chunks], [chunk for _, chunk in chunks])
+    assert lengths.tolist() == [len(document or []) for document in documents]
     part = together(chunks, **options)
     if part is None:  # ids out of range, and nothing else
         with pytest.raises(DataError, match="has token id"):
@@ -155,6 +157,8 @@ def test_counts_that_differ_are_left_to_be_found_one_by_one(rows: tuple[int, ...
         for place, (raw, chunk) in enumerate(chunks[:2])
     ]
     assert together(wrong + chunks[2:], **INT32, eos_id=None) is None
+    with pytest.raises(DataError, match="where its footer says"):
+        document_lengths([raw for raw, _ in chunks], [chunk for _, chunk in wrong + chunks[2:]])
 
 
 @pytest.mark.parametrize("nulls", [[[1, None]], [[None]]])
