@@ -678,7 +678,9 @@ def _of_samples(it: Subject) -> Section:
         for sample in each.samples[:each_source]
     ]
     decoded = any(sample.text is not None for each in it.inspections.values() for sample in each.samples)
-    lead = "The beginnings of some documents" + ("." if decoded else ", as token ids: no tokenizer was given.")
+    lead = "The beginnings of some documents" + (
+        "." if decoded else ", as token ids: which tokenizer decodes them is not known."
+    )
     return Section(
         name="samples",
         title="Samples",
