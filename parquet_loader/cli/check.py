@@ -20,6 +20,17 @@ from .sets import sets_of
 
 __all__ = ["add", "run"]
 
+_DESCRIPTION = """\
+Reads every byte of sets once, on all cores, and lists all that is wrong: damage,
+counts and statistics that are not true, ids out of range, documents without EOS;
+and documents that are the same as another. Each folder or URL is a set, and files
+are one set together. A check may be interrupted, and goes on where it was; what it
+found is kept, so that the next one sees whatever has changed since, byte by byte.
+
+With --order it proves instead, from the index alone, that a run gets each token
+exactly once; with --run and checkpoints it sees whether these are of one run.
+"""
+
 _EXAMPLES = """\
 examples:
   parquet-loader check data/web --eos-id 50256 --vocab-size 50257
@@ -34,11 +45,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
         help="read every byte of a set once; prove the order of a run; see whether checkpoints are of one run",
-        description="Reads every byte of sets once, on all cores, and lists all that is wrong: damage, counts and "
-        "statistics that are not true, ids out of range, documents without EOS, and the same documents again. It may "
-        "be interrupted, and goes on where it was. What it found is kept, so that the next check sees whatever has "
-        "changed since. With --order it proves instead, from the index alone, that each token comes exactly once; with "
-        "--run and checkpoints it sees whether these are of one run.",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
         conflict_handler="resolve",
@@ -113,7 +120,9 @@ def _sets(given: argparse.Namespace) -> int:
                 return 130
         found.append((each.name, report))
     if given.json:
-        print_json({"sets": [{"name": name, "ok": report.ok, "report": report} for name, report in found]})
+        print_json(
+            {"sets": [{"name": name, "ok": report.ok, "report": report} for name, report in found], "errors": errors}
+        )
     elif found:
         print("\n\n".join("\n".join(_section(name, report)) for name, report in found))
     for told in errors:

@@ -23,8 +23,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "checkpoint",
         help="what a checkpoint holds, in words",
-        description="Says where a run was when it was saved, how it came there, and of which sets it is. A checkpoint "
-        "is what loader.checkpoint() or merge_checkpoints() gave; a state as JSON will do, too. No data is read.",
+        description="Says where a run was when it was saved, how it came there, and of which sets it is. A\n"
+        "checkpoint is what loader.checkpoint() or merge_checkpoints() gave; a state as JSON will do,\n"
+        "too. No data is read.",
         epilog="example:\n  parquet-loader checkpoint step-1000/loader.bin",
         formatter_class=HelpFormatter,
     )

@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
         help="what is in a set: counts, layout, lengths of documents, ids, what to mend",
-        description="Reads the footers of a set, and some row groups for what footers do not tell: how long documents "
-        "are, how they begin and end. Of more than three sets it shows a table.",
+        description="Reads the footers of sets, and some row groups for what footers do not tell: how long\n"
+        "documents are, how they begin and end. Of more than three sets it shows a table.",
         epilog="example:\n  parquet-loader inspect data/web data/code\n  parquet-loader inspect s3://bucket/unknown "
         "--column input_ids",
         formatter_class=HelpFormatter,
@@ -199,7 +199,9 @@ def _eos(told: Inspection) -> str:
         return f"documents end with {last} already ({share:.1%} {of}): leave eos_id out, or they get two"
     if begins >= _SURE and told.sampled_documents > 1:
         return f"documents begin with {first} ({begins:.1%} {of}), which parts them: eos_id is not needed for that"
-    return f"none that documents have in common ({last} ends {share:.1%} {of}): give eos_id, so that they are parted"
+    known = (told.manifest or {}).get("eos_id")
+    which = "eos_id" if type(known) is not int else f"eos_id={known}, which the set says is its tokenizer's"
+    return f"none that documents have in common ({last} ends {share:.1%} {of}): give {which}, so that they are parted"
 
 
 def _lengths(told: Inspection, lengths: LengthSample) -> Iterator[str]:
@@ -246,12 +248,26 @@ def _manifest(found: Any) -> Iterator[tuple[str, str]]:
         if name in found:
             value = found[name]
             yield f"  {name}", f"{value:,}" if type(value) is int and name != "eos_id" else str(value)
-    for name in ("skipped", "lost", "fingerprint"):
+    for name in ("skipped", "lost"):
         values = found.get(name)
-        if isinstance(values, dict):
-            shown = [f"{key}={value}" for key, value in values.items() if value not in (0, None, "", [], {})]
-            if shown:
-                yield f"  {name}", _shortened(", ".join(shown))
+        if isinstance(values, dict) and any(values.values()):
+            yield f"  {name}", ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in values.items() if value)
+    made = found.get("fingerprint")
+    if isinstance(made, dict):
+        dedup = made.get("dedup")
+        yield "  deduplicated", f"by {dedup.get('hash')}" if isinstance(dedup, dict) else "no"
+        source = made.get("source")
+        if isinstance(source, dict):
+            yield "  made of", _shortened(_source(source))
+
+
+def _source(source: dict[str, Any]) -> str:
+    files = source.get("files")
+    if not isinstance(files, list):
+        return ", ".join(f"{key} {value}" for key, value in source.items())
+    names = [str(file.get("name")) for file in files if isinstance(file, dict)]
+    kinds = " and ".join(map(str, source.get("kinds") or ()))
+    return f"{len(files):,} files ({kinds}), column {source.get('text_column')!r}: {', '.join(names)}"
 
 
 def _shortened(text: str) -> str:

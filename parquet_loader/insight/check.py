@@ -370,10 +370,9 @@ class _Check:
 
     def scan(self, workers: int, processes: bool) -> None:
         """Look at everything that is not done, on so many threads, or in processes."""
-        units = list(self._units())
-        done = self.total_bytes - sum(unit.size for unit in units)
+        done = self._done_bytes()
         saved = time.monotonic()
-        for unit, found in _each(self._storage, units, workers, processes):
+        for unit, found in _each(self._storage, self._units(), workers, processes):
             self._keep(unit, found)
             done += unit.size
             if self._progress is not None:
@@ -381,6 +380,14 @@ class _Check:
             if time.monotonic() - saved > _SAVE_SECONDS:
                 self._state.save()
                 saved = time.monotonic()
+
+    def _done_bytes(self) -> int:
+        lengths, done = self._index.length, self._state.done
+        if not self._all_columns:
+            return int(lengths[done].sum())
+        sizes = np.array([file.size for file in self._index.files], np.int64)
+        rests = sizes - np.bincount(self._index.file, weights=lengths, minlength=len(sizes)).astype(np.int64)
+        return int(lengths[done].sum() + rests[self._state.rest != -1].sum())
 
     def _units(self) -> Iterator[Unit]:
         index, done = self._index, self._state.done

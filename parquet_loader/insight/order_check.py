@@ -21,6 +21,7 @@ import numpy as np
 
 from ..blocks import IntArray
 from ..errors import SourceExhaustedError
+from ..order.ending import Finish
 from ..order.mixture import BLOCK, Lattice
 from ..order.order import Order, Window, lane_range
 from ..order.progress import MixturePlan, MixtureProgress
@@ -96,7 +97,23 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
             f"{lanes:,} lanes' slices are all of a window, and permuted steps of {seq_len:,} tokens deliver all of "
             "each lane's slice, each token once"
         )
+    if isinstance(run, SetRun) and run.finish is not None:
+        batches, missing = _of_the_end(run.finish, seq_len, options.overlap)
+        whole = run.finish.epochs * run.order.total
+        if options.tail == "pad" and missing:
+            problems.append(f"{missing:,} of {whole:,} tokens are in none of the run's {batches:,} batches")
+        elif missing:
+            proved.append(f"the end: tail='drop' leaves {missing:,} of {whole:,} tokens out, less than a batch's")
+        else:
+            proved.append(f"the end: the run's {batches:,} batches hold all {whole:,} tokens")
     return OrderReport(proved=() if problems else tuple(proved), problems=tuple(problems[:_MOST_PROBLEMS]))
+
+
+def _of_the_end(finish: Finish, seq_len: int, overlap: int) -> tuple[int, int]:
+    """A run's batches, and how many of its tokens are in none of them."""
+    batches = -(-finish.stop // seq_len)
+    held = np.minimum(finish.ends, batches * seq_len + overlap * (batches > 0))
+    return batches, int(finish.ends.sum() - held.sum())
 
 
 def _listed(sizes: Sequence[int]) -> str:

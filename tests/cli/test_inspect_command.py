@@ -103,6 +103,8 @@ def test_documents_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixtu
         shown = capsys.readouterr().out
         assert "    Some words\\x1b[31m." in shown
         assert "tokenizer     bytes" in shown
+        assert "give eos_id=256, which the set says is its tokenizer's" in shown
+        assert f"made of       1 files (text), column 'text': {tmp_path}/in.txt" in shown
         assert "\x1b" not in shown
 
 

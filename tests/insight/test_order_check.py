@@ -19,6 +19,7 @@ from parquet_loader.options import LoaderOptions
 from parquet_loader.order.mixture import BlockTable, Lattice
 from parquet_loader.order.order import Order, StepBlocks, Window
 from parquet_loader.order.progress import MixturePlan, MixtureProgress
+from parquet_loader.runs import SetRun
 
 
 def order_of(kind: type[Order] = Order, *, tokens: list[int] | None = None, lanes: int = 4, window: int = 3) -> Order:
@@ -159,3 +160,21 @@ def test_a_run_is_proved_in_words(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in report.proved] == ["ranks", "mixture", "a", "b"]
     assert "on 1, 2, 4 ranks" in report.proved[0]
     assert "10 epochs of 720 tokens" in report.proved[2]
+
+
+@pytest.mark.parametrize(
+    ("tail", "says"),
+    [
+        ("pad", "the run's 52 batches hold all 1,440 tokens"),
+        ("drop", "tail='drop' leaves 12 of 1,440 tokens out, less than a batch's"),
+    ],
+)
+def test_the_end_of_a_run_is_proved(tmp_path: Path, tail: Any, says: str) -> None:
+    folder = write_set(tmp_path / "set", unique_groups([[[20] * 9] * 4]))
+    run = open_run(folder, LoaderOptions(seq_len=7, lanes=4, epochs=2, tail=tail))
+    assert check_order(run).proved[-1] == f"the end: {says}"
+    if tail == "pad":
+        assert isinstance(run, SetRun)
+        assert run.finish is not None
+        run.finish = dataclasses.replace(run.finish, stop=run.finish.stop - 7)
+        assert "are in none of the run's" in check_order(run).problems[0]
