@@ -409,7 +409,7 @@ class ParquetLoader:
         if self._run.engine is not None:
             held = self._run.engine.budget.held_bytes
             peak = max(peak, self._run.engine.budget.peak_bytes)
-        rows = self._options.lanes_of_rank
+        rows, ahead = self._options.lanes_of_rank, self._run.ahead_tokens()
         found: dict[str, Any] = {
             "batches": self._batches,
             "tokens": self._batches * rows * self._options.seq_len - self._padding,
@@ -426,11 +426,11 @@ class ParquetLoader:
             "budget_bytes": self._options.budget_bytes,
             "wait_seconds": self._counters.waited(),
             **{f"wait_{cause}_seconds": self._counters.waited(cause=cause) for cause in CAUSES},
-            "ahead_batches": self._run.ahead_batches(),
-            "ahead_tokens": sum(self._run.ahead_tokens().values()),
+            "ahead_batches": self._run.batches_of(ahead),
+            "ahead_tokens": sum(ahead.values()),
         }
         if isinstance(self._run, MixtureRun):
-            found["sources"] = self._run.stats()
+            found["sources"] = self._run.stats(ahead)
         return found
 
     def close(self) -> None:

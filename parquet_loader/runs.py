@@ -235,10 +235,9 @@ class Run:
         """Tokens that wait to be taken, of all lanes of this rank together, by source."""
         raise NotImplementedError
 
-    def ahead_batches(self) -> int:
-        """Batches for which nothing is to be waited, about: a mixture's sources come in turns."""
-        tokens = self.options.lanes_of_rank * self.options.seq_len
-        return sum(self.ahead_tokens().values()) // tokens
+    def batches_of(self, ahead_tokens: Mapping[str, int]) -> int:
+        """Batches that tokens which wait to be taken last for."""
+        return sum(ahead_tokens.values()) // (self.options.lanes_of_rank * self.options.seq_len)
 
     def copied(self, counters: Counters) -> Self:
         """The same run without its engine."""
@@ -584,13 +583,13 @@ class MixtureRun(Run):
         """See `Run`."""
         return self._mixer.ahead_tokens(self.progress) if self._mixer is not None else {}
 
-    def ahead_batches(self) -> int:
-        """See `Run`. As many as the source allows that has least for its share."""
-        stage, tokens = self.progress.stage_of(self.progress.block), self.ahead_tokens()
-        if stage is None or not tokens:
+    def batches_of(self, ahead_tokens: Mapping[str, int]) -> int:
+        """See `Run`. As many, about, as the source allows that has least for its share."""
+        stage = self.progress.stage_of(self.progress.block)
+        if stage is None:
             return 0
         whole = sum(weight for _, weight in stage.weights)
-        lasts = min(tokens.get(name, 0) * whole // weight for name, weight in stage.weights)
+        lasts = min(ahead_tokens.get(name, 0) * whole // weight for name, weight in stage.weights)
         return lasts // (self.options.lanes_of_rank * self.options.seq_len)
 
     def stop(self) -> None:
@@ -762,11 +761,11 @@ class MixtureRun(Run):
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def stats(self) -> dict[str, dict[str, float]]:
+    def stats(self, ahead_tokens: Mapping[str, int] | None = None) -> dict[str, dict[str, float]]:
         """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is; what was
         waited for it here, and what of it waits here to be taken.
         """
-        lanes, ahead = self.options.lanes, self.ahead_tokens()
+        lanes = self.options.lanes
         found: dict[str, dict[str, float]] = {}
         for name in sorted({*self.names, *self.progress.drawn()}):
             had = self.progress.had(name, self.plan.lattice, 0, lanes)
@@ -776,7 +775,7 @@ class MixtureRun(Run):
             if isinstance(opened, OpenSet):
                 found[name]["epochs"] = tokens / opened.config.order.total
             found[name]["wait_seconds"] = self.counters.waited(source=name)
-            found[name]["ahead_tokens"] = ahead.get(name, 0)
+            found[name]["ahead_tokens"] = (ahead_tokens or {}).get(name, 0)
         return found
 
     @property

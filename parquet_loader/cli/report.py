@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import read_state
+from ..insight import open_run, write_report
 from ..storage.secrets import Location
 from .arguments import HelpFormatter, add_run, positive, run_of, state_of, world_sizes
 from .output import print_json
+from .show import tokenizer_of
 
 __all__ = ["add", "run"]
 
@@ -35,7 +37,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", nargs="+", action="extend", default=[], metavar="FILE", help="checkpoints or states of the run"
     )
-    parser.add_argument("--tokenizer", metavar="NAME", help="decodes samples: a tokenizer.json, a Hub name, bytes, ...")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="decodes samples: as for the command show; ids for no text (the one that the files name)",
+    )
     parser.add_argument("--title", help="of the page")
     parser.add_argument("--json", action="store_true", help="tell what was written as JSON")
     parser.set_defaults(run=run, refuse=parser.error)
@@ -49,22 +55,16 @@ def _names(paths: list[str]) -> list[str]:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
-    from ..insight import open_run
-    from ..insight.report import write_report
-
     if "://" in given.output or Path(given.output).is_dir():
         given.refuse(f"--output must be a local file, not {Location(given.output)!r}")
-    tokenizer = None
-    if given.tokenizer is not None:
-        from ..insight.text import open_tokenizer
-
-        tokenizer = open_tokenizer(given.tokenizer)
     states = {path: state_of(path) for path in given.checkpoint}
     last = max(states.values(), key=lambda state: read_state(state).position, default=None)
     source, options = run_of(given, last)
+    opened = open_run(source, options)
+    tokenizer, _ = tokenizer_of(given.tokenizer, opened)  # where there is none the page says it
     write_report(
         given.output,
-        open_run(source, options),
+        opened,
         tokens=given.tokens,
         world_sizes=given.world_sizes,
         checkpoints=dict(zip(_names(list(states)), states.values(), strict=True)),

@@ -19,7 +19,7 @@ from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 
-__all__ = ["add", "columns_from", "is_url", "lines_of", "run"]
+__all__ = ["add", "columns_from", "is_url", "lines_of", "run", "tokenizer_of"]
 
 _ROWS = 2
 _CHARACTERS = 1000
@@ -74,7 +74,7 @@ def run(given: argparse.Namespace) -> int:
     source, options = run_of(given, state)
     opened = open_run(source, options, state)
     step = opened.progress.rows_before(opened.progress.position) if given.step is None else given.step
-    tokenizer, note = _tokenizer(given.tokenizer, opened)
+    tokenizer, note = tokenizer_of(given.tokenizer, opened)
     if note:
         print(f"note: {note}", file=sys.stderr)
     found = show(
@@ -97,8 +97,8 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _tokenizer(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
-    """The tokenizer, and what is to be said where there is none."""
+def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
+    """The tokenizer of that name, or the one that the files name; and what is to be said where there is none."""
     if name == "ids":
         return None, ""
     if name is not None:

@@ -175,6 +175,8 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
         if getattr(given, name) is not None:
             flag = name.removeprefix("of_").replace("_", "-")
             raise ConfigError(f"--document asks for steps, and --{flag} is of one; use --within-steps")
+    if isinstance(opened, MixtureRun) and given.source_name is None:
+        raise ConfigError(f"the run is a mixture: give --source-name, one of {', '.join(opened.names)}")
     file, row_group, document = given.document
     with Progress("lengths of documents", "row group") as progress:
         found = Tracer(opened, progress.show).find(

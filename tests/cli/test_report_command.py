@@ -38,6 +38,17 @@ def test_a_page_is_written_of_a_run_and_its_checkpoints(folder: Path, capsys: py
     assert capsys.readouterr().out == f"report.html: {len(page.encode()):,} bytes\n"
 
 
+def test_samples_are_text_where_a_tokenizer_is_named(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    run = ["report", "-o", "report.html", "web", "--seq-len", "8", "--lanes", "2"]
+    assert main(run) == 0
+    page = (folder / "report.html").read_text()
+    assert "as token ids: which tokenizer decodes them is not known" in page
+    assert "0 1 2 3 4 5" in page
+    assert main([*run, "--tokenizer", "bytes"]) == 0
+    assert capsys.readouterr().err == ""
+    assert "\\x00\\x01\\x02" in (folder / "report.html").read_text()
+
+
 def test_programs_are_told_what_was_written(folder: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["report", "-o", "report.html", "web", "--seq-len", "8", "--lanes", "2", "--json"]) == 0
     size = (folder / "report.html").stat().st_size

@@ -114,7 +114,7 @@ def test_a_source_of_a_mixture_is_named(folder: Path, capsys: pytest.CaptureFixt
     assert main([*run, "--lanes", "4", "--step", "5", "--json"]) == 0
     assert {piece["source"] for piece in json.loads(capsys.readouterr().out)["pieces"]} <= {"web", "code"}
     assert main([*run, "--lanes", "4", "--document", "part-000.parquet:0:1"]) == 2
-    assert "say which of its sources" in capsys.readouterr().err
+    assert "give --source-name, one of code, web" in capsys.readouterr().err
     assert main([*run, "--lanes", "4", "--document", "part-000.parquet:0:1", "--source-name", "code"]) == 0
 
 

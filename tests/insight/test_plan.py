@@ -66,11 +66,10 @@ def run_of(source: Any, options: dict[str, Any], state: dict[str, Any] | None = 
 
 
 def take(loader: ParquetLoader, steps: int) -> str | None:
-    """Take batches until there have been so many; gives the error that comes before."""
+    """Take so many batches, or those that are left of an epoch; gives the error that comes before."""
     try:
-        for _ in loader:
-            if loader.stats()["batches"] >= steps:
-                return None
+        for _ in zip(range(steps), loader, strict=False):
+            pass
     except SourceExhaustedError as error:
         return str(error)
     return None
@@ -128,10 +127,9 @@ def test_a_mixture_comes_to_its_stages_and_its_end_at_the_steps_that_are_planned
     sources, options = random_mixture(rng, sets, exhausted=exhausted)
     begin = int(rng.integers(0, 100))
     with ParquetLoader(sources, **options) as loader:
-        if begin:
-            take(loader, begin)
+        take(loader, begin)
         planned = plan(run_of(sources, options, loader.state_dict()), steps=1500, world_sizes=[])
-        error = take(loader, 1500)
+        error = take(loader, 1500 - planned.begin.step)
         stats = loader.stats()
         assert stats["batches"] == planned.end.step
         assert planned.over == error
@@ -309,8 +307,8 @@ def test_the_first_batch_needs_what_the_first_windows_hold(sets: dict[str, Path]
 
 def test_a_long_run_is_scaled_from_some_windows(sets: dict[str, Path]) -> None:
     run = run_of(sets["c"], dict(seq_len=8, lanes=4, window=1))
-    scaled = plan(run, tokens=500_000, world_sizes=[4]).world_sizes[0]
-    exact = plan(run, tokens=500_000, world_sizes=[4], exact=True).world_sizes[0]
+    scaled = plan(run, tokens=200_000, world_sizes=[4]).world_sizes[0]
+    exact = plan(run, tokens=200_000, world_sizes=[4], exact=True).world_sizes[0]
     assert exact.exact
     assert not scaled.exact
     assert scaled.bytes_read == pytest.approx(exact.bytes_read, rel=0.1)
@@ -347,7 +345,7 @@ MEMORY = {
     "even": ("even", dict(lanes=32, window=8)),
     "one rank of four": ("even", dict(lanes=32, window=16, world_size=4, rank=2)),
     "a small budget": ("even", dict(lanes=32, window=8, budget_bytes=16 << 20)),
-    "many requests": ("even", dict(lanes=32, window=8, requests=8)),
+    "two requests and threads": ("even", dict(lanes=32, window=8, threads=2, requests=2)),
     "one huge row group a window": ("huge", dict(lanes=32, window=1)),
     "tiny row groups": ("tiny", dict(lanes=32, window=100)),
     "tiny windows": ("tiny", dict(lanes=8, window=2)),
@@ -366,7 +364,7 @@ def test_a_rank_holds_at_most_what_is_planned_within_a_quarter(large: dict[str, 
             "huge": Component(large["huge"], window=1),
             "tiny": Component(large["tiny"], window=100),
         }
-    options = {"seq_len": 512, "threads": 2, **options}
+    options = {"seq_len": 512, "threads": 1, **options}  # of several, a busy machine may run fewer at once
     whole = {key: value for key, value in options.items() if key != "rank"}
     planned = plan(run_of(source, whole), world_sizes=[options.get("world_size", 1)]).world_sizes[0]
     with ParquetLoader(source, **options) as loader:

@@ -13,7 +13,7 @@ import pytest
 from reference import lane_texts, places_in_text
 from unique_sets import random_files, unique_groups, write_set
 
-from parquet_loader import Batch, ConfigError, ParquetLoader, SourceExhaustedError
+from parquet_loader import Batch, Component, ConfigError, ParquetLoader, SourceExhaustedError
 from parquet_loader.cli.output import plain
 from parquet_loader.insight import Piece, Tracer, find, open_run, which
 from parquet_loader.insight.lengths import KnownLengths, document_lengths
@@ -93,18 +93,25 @@ def test_it_is_the_same_whatever_the_world_size_of_the_run(folder: Path) -> None
     assert which(opened(folder, rank=1, world_size=2), 4).pieces == which(opened(folder), 4).pieces
 
 
-def test_only_the_row_groups_concerned_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[str, int, int]] = []
-    whole = LocalStorage.read
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """What is read of local files: (path, first byte, bytes) of each."""
+    found: list[tuple[str, int, int]] = []
+    read = LocalStorage.read
 
     def recorded(
         self: LocalStorage, file: FileInfo, start: int, length: int, stop: threading.Event | None = None
     ) -> bytes:
-        read.append((file.path, start, length))
-        return whole(self, file, start, length, stop)
+        found.append((file.path, start, length))
+        return read(self, file, start, length, stop)
 
-    run = opened(folder)
     monkeypatch.setattr(LocalStorage, "read", recorded)
+    return found
+
+
+def test_only_the_row_groups_concerned_are_read(folder: Path, reads: list[tuple[str, int, int]]) -> None:
+    run = opened(folder)
+    del reads[:]
     found = which(run, 5, rows=[2])
     index = run.set.config.index
     window = next(run.order.windows(found.position, 2))
@@ -117,12 +124,12 @@ def test_only_the_row_groups_concerned_are_read(folder: Path, monkeypatch: pytes
     chunks = [index.chunk(group) for group in touched]
     inside = [
         any(path == chunk.path and start <= chunk.start < start + length for chunk in chunks)
-        for path, start, length in read
+        for path, start, length in reads
     ]
     assert 0 < len(touched) < len(window.groups)
-    assert read
+    assert reads
     assert all(inside)
-    assert sum(length for *_, length in read) < sum(int(length) for length in index.length[window.groups])
+    assert sum(length for *_, length in reads) < sum(int(length) for length in index.length[window.groups])
 
 
 def test_a_step_beyond_the_end_is_refused_with_the_last_one(folder: Path) -> None:
@@ -134,6 +141,13 @@ def test_a_step_beyond_the_end_is_refused_with_the_last_one(folder: Path) -> Non
         ConfigError, match=rf"the run ends with step {steps - 1} \(epochs=1\): there is no step {steps}"
     ):
         which(run, steps)
+
+
+def test_a_run_without_a_step_has_none(folder: Path) -> None:
+    run = opened(folder, epochs=1, tail="drop", seq_len=10_000)
+    with pytest.raises(ConfigError, match="ends before its first step"):
+        which(run, 0)
+    assert find(run, "part-001.parquet", 0, 3).places == ()
 
 
 @pytest.mark.parametrize(
@@ -151,8 +165,6 @@ def test_what_a_step_does_not_have_is_refused(folder: Path, wrong: dict[str, Any
 
 
 def test_a_step_that_a_mixture_never_comes_to_is_refused(folder: Path) -> None:
-    from parquet_loader import Component
-
     run = opened({"a": Component(folder, max_epochs=1), "b": folder}, weights={"a": 1, "b": 1}, window=None)
     with pytest.raises(SourceExhaustedError, match="max_epochs"):
         which(run, 10**6)
@@ -236,6 +248,27 @@ def test_a_source_that_is_never_drawn_again_ends_the_search(folder: Path) -> Non
     assert max(place.step for place in found.places) < 64
 
 
+def test_a_source_that_the_run_never_comes_to_is_nowhere(folder: Path) -> None:
+    """Its first row would be in a block for which the other one has nothing left."""
+    sources = {"a": Component(folder, max_epochs=1), "b": folder}
+    run = opened(sources, weights={"a": 10**6, "b": 1}, seq_len=2)
+    assert find(run, "part-001.parquet", 0, 3, source="b", epochs=range(1)).places == ()
+    assert find(run, "part-001.parquet", 0, 3, source="a", epochs=range(1)).places
+
+
+def test_what_was_run_does_not_depend_on_what_would_be_allowed_now(folder: Path) -> None:
+    weights = {"a": 1, "b": 1}
+    with ParquetLoader({"a": folder, "b": folder}, **OPTIONS, weights=weights) as loader:
+        batches = [next(iter(loader)) for _ in range(128)]
+        state = loader.state_dict()
+    sources = {"a": Component(folder, max_epochs=1), "b": Component(folder, max_epochs=1)}
+    run = opened(sources, state, weights=weights)
+    for step in (63, 64, 127):
+        assert list(rows_of(which(run, step).pieces).values()) == batches[step].tokens.tolist()
+    with pytest.raises(SourceExhaustedError):
+        which(run, 128)
+
+
 # ── a batch in hand ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -289,6 +322,17 @@ def test_a_copied_batch_tells_its_origins(folder: Path) -> None:
 
 
 # ── lengths ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_steps_that_follow_each_other_read_a_row_group_once(folder: Path, reads: list[tuple[str, int, int]]) -> None:
+    run = Tracer(opened(folder))
+    del reads[:]
+    run.which(0)
+    first = list(reads)
+    for _ in range(3):
+        run.which(0)
+    assert reads == first
+    assert first
 
 
 @pytest.mark.parametrize("eos_id", [None, 3])

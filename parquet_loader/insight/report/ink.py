@@ -68,12 +68,16 @@ def amount(number: float, unit: str = "") -> str:
     """A number in three digits: 1234567 is "1.23 M".
 
     >>> [amount(number) for number in (0, 7, 999, 1_000, 1_234_567, 999_999, 2_500_000_000)]
-    ['0', '7', '999', '1.00 k', '1.23 M', '1.00 M', '2.50 G']
-    >>> amount(64 << 20, "B")
-    '67.1 MB'
+    ['0', '7', '999', '1.00 k', '1.23 M', '1.00 M', '2.50 B']
+    >>> amount(64 << 30, "B")
+    '68.7 GB'
+
+    Args:
+        number: of tokens, which go by millions and billions, or of a unit.
+        unit: which has a prefix: "B" for bytes.
     """
     value, prefix = float(number), ""
-    for each in ("k", "M", "G", "T", "P"):
+    for each in "kMGTP" if unit else "kMBT":
         if abs(value) < 999.5:
             break
         value, prefix = value / 1000, each

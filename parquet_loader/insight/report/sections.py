@@ -26,6 +26,7 @@ __all__ = ["Subject", "head", "sections"]
 _STRETCHES = 60  # of a run, about, in each of which shares are told
 _PICTURES = 3  # of sources whose windows are drawn
 _TEXTS = 12  # samples that are shown
+_WHY = {"schedule": "by the schedule", "reweight": "reweighted", "exhausted": "a source was exhausted"}
 _A_DECADE = 24  # bars of a histogram from one power of ten to the next
 
 
@@ -470,10 +471,9 @@ def _table_of_sources(sources: Sequence[SourcePlan]) -> Table:
 def _row_of_stage(number: int, stage: StagePlan) -> list[str]:
     scheduled = "–" if stage.scheduled is None else f"{stage.scheduled:,}"
     steps = stage.end.step - stage.begin.step
-    why = {"schedule": "by the schedule", "reweight": "reweighted", "exhausted": "a source was exhausted"}
     return [
         f"stage {number + 1}",
-        why.get(stage.by, stage.by),
+        _WHY.get(stage.by, stage.by),
         f"{stage.begin.step:,}",
         f"{stage.begin.token:,}",
         scheduled,
@@ -678,7 +678,9 @@ def _of_samples(it: Subject) -> Section:
         for sample in each.samples[:each_source]
     ]
     decoded = any(sample.text is not None for each in it.inspections.values() for sample in each.samples)
-    lead = "The beginnings of some documents" + ("." if decoded else ", as token ids: no tokenizer was given.")
+    lead = "The beginnings of some documents" + (
+        "." if decoded else ", as token ids: which tokenizer decodes them is not known."
+    )
     return Section(
         name="samples",
         title="Samples",
@@ -751,22 +753,17 @@ def _of_past(it: Subject) -> Section:
 
 
 def _table_of_past(it: Subject, last: CheckpointDescription) -> Table:
-    rows: list[tuple[int, int, str, str]] = []
-    for stage in last.stages:
-        if stage.begun:
-            total = sum(stage.weights.values()) or 1
-            shares = ", ".join(f"{name} {weight / total:.1%}" for name, weight in stage.weights.items())
-            rows.append((stage.token, stage.step, f"stage, by {stage.by}", shares))
-    rows += [(each.token, each.step, f"rows of {each.seq_len:,} tokens", "") for each in last.lengths]
-    rows += [(skip.token, skip.step, f"{_counted(skip.batches, 'step')} skipped", "") for skip in last.skips]
-    rows += [
-        (each.token, each.step, f"checkpoint {name}", "" if each.rank is None else f"the part of rank {each.rank}")
-        for name, each in it.checkpoints
+    rows = [
+        (stage.token, stage.step, f"stage {number}, {_WHY.get(stage.by, stage.by)}")
+        for number, stage in enumerate(last.stages, 1)
+        if stage.begun
     ]
+    rows += [(each.token, each.step, f"rows of {_counted(each.seq_len, 'token')}") for each in last.lengths]
+    rows += [(skip.token, skip.step, f"{_counted(skip.batches, 'step')} skipped") for skip in last.skips]
+    rows += [(each.token, each.step, f"checkpoint {name}") for name, each in it.checkpoints]
     rows.sort(key=lambda row: row[0])
     return Table(
         caption="How it came there",
-        headers=["what", "more of it", "step", "token"],
-        words=2,
-        rows=[[what, more, f"{step:,}", f"{token:,}"] for token, step, what, more in rows],
+        headers=["what", "step", "token"],
+        rows=[[what, f"{step:,}", f"{token:,}"] for token, step, what in rows],
     )
