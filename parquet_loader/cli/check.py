@@ -15,7 +15,7 @@ from ..insight.opening import open_run
 from ..insight.order_check import OrderReport, check_order
 from .arguments import HelpFormatter, add_run, count, positive, run_of, world_sizes
 from .checkpoint import read_file
-from .output import Progress, print_json, table
+from .output import Progress, complain, print_json, say, table
 from .sets import sets_of
 
 __all__ = ["add", "run"]
@@ -124,9 +124,9 @@ def _sets(given: argparse.Namespace) -> int:
             {"sets": [{"name": name, "ok": report.ok, "report": report} for name, report in found], "errors": errors}
         )
     elif found:
-        print("\n\n".join("\n".join(_section(name, report)) for name, report in found))
+        say("\n\n".join("\n".join(_section(name, report)) for name, report in found))
     for told in errors:
-        print(f"error: {told}", file=sys.stderr)
+        complain(told)
     if errors:
         return 2
     return int(not all(report.ok for _, report in found))
@@ -203,9 +203,9 @@ def _order(given: argparse.Namespace) -> int:
         print_json({"ok": report.ok, **{name: getattr(report, name) for name in ("proved", "problems")}})
     else:
         for line in report.proved:
-            print(f"proved: {line}")
+            say(f"proved: {line}")
         for line in report.problems:
-            print(f"wrong: {line}")
+            say(f"wrong: {line}")
     return int(not report.ok)
 
 
@@ -223,7 +223,7 @@ def _chain(files: list[str], as_json: bool) -> int:
     if as_json:
         print_json({"ok": not problems, "links": report.links, "events": report.events, "problems": problems})
     else:
-        print("\n".join(_chain_words(report, problems)))
+        say("\n".join(_chain_words(report, problems)))
     return int(bool(problems))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from ..errors import CheckpointError, StorageError
 from ..insight.describe import CheckpointDescription, describe, open_saved
 from .arguments import HelpFormatter
-from .output import print_json, table
+from .output import complain, print_json, say, table
 
 __all__ = ["add", "run"]
 
@@ -46,9 +45,9 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"checkpoints": [{"file": path, "checkpoint": one} for path, one in found], "errors": errors})
     elif found:
-        print("\n\n".join("\n".join(_words(path, one)) for path, one in found))
+        say("\n\n".join("\n".join(_words(path, one)) for path, one in found))
     for told in errors:
-        print(f"error: {told}", file=sys.stderr)
+        complain(told)
     return 2 if errors else 0
 
 

@@ -12,7 +12,7 @@ from ..insight.opening import open_run
 from ..insight.plan import Moment, Plan, plan
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, world_sizes
 from .checkpoint import read_file
-from .output import print_json, table
+from .output import print_json, say, table
 
 __all__ = ["add", "run"]
 
@@ -79,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"resume": resumed, "plan": planned})
     else:
-        print("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
+        say("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
     return 1 if wrong else 0
 
 
