@@ -45,7 +45,7 @@ _WORTH_PROCESSES_BYTES = 256 << 20  # each takes half a second to start
 _SAVE_SECONDS = 60.0
 _COUNTING_BYTES = 1 << 30
 _EXAMPLES = 10
-_HELD_BYTES = 48  # of a document, while hashes are sorted
+_HELD_BYTES = 96  # of a document, while hashes are sorted, or written
 Progress = Callable[[int, int], None]
 
 
@@ -181,8 +181,8 @@ def check(
         threads: row groups looked at at once; None for one a core.
         processes: whether in as many processes, which do not wait for each other's turn in Python; None where the set
             is large enough. They import the main module, which must have a guard, ``if __name__ == "__main__":``.
-        memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 48 at the end. Where there are more
-            documents than that, those of every second, third, ... content are looked at.
+        memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 96 while they are sorted, or
+            written. Where there are more documents than that, those of every second, third, ... content are looked at.
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (bytes done, bytes in all), from this thread.
 
@@ -366,15 +366,16 @@ class _Check:
     def scan(self, workers: int, processes: bool) -> None:
         """Look at everything that is not done, on so many threads, or in processes."""
         done = self._done_bytes()
-        saved = time.monotonic()
+        saved, cost = time.monotonic(), 0.0
         for unit, found in looked_at(self._storage, self._units(), workers, processes=processes):
             self._keep(unit, found)
             done += unit.size
             if self._progress is not None:
                 self._progress(done, self.total_bytes)
-            if time.monotonic() - saved > _SAVE_SECONDS:
+            if (begun := time.monotonic()) - saved > max(_SAVE_SECONDS, 20 * cost):
                 self._state.save()
                 saved = time.monotonic()
+                cost = saved - begun
 
     def _done_bytes(self) -> int:
         lengths, done = self._index.length, self._state.done
