@@ -16,6 +16,7 @@ from ...sets import OpenSet
 from ..describe import CheckpointDescription
 from ..inspect import Inspection, LengthSample, Quantile, Sampled
 from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
+from ..printable import printable
 from . import charts
 from .ink import amount
 from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
@@ -692,8 +693,6 @@ def _of_samples(it: Subject) -> Section:
 def _sample(it: Sampled) -> str:
     text = " ".join(map(str, it.ids))
     if it.text is not None:
-        from ..text import printable  # which brings pretokenize, as whatever decoded it has
-
         text = printable(it.text)
     return f"{text} …" if it.tokens > len(it.ids) else text
 
