@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
 from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
+from ..insight.printable import printable
 from .arguments import HelpFormatter, count
 from .output import print_json, table
 from .sets import NamedSet, add_sets, sets_of
@@ -235,8 +236,6 @@ def _lengths(told: Inspection, lengths: LengthSample) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    from ..insight.text import printable
-
     return printable(" ".join(text.split()))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
+from ..insight.printable import printable
 from . import check, checkpoint, index, inspect, plan, report, show, which
 from .arguments import HelpFormatter
 
@@ -44,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in _COMMANDS:
         command.add(commands)
     given = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever it cannot write, in the locale C
     try:
         status: int = given.run(given)
         sys.stdout.flush()  # here, where a reader that has gone away is nothing bad
@@ -51,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its exit
             return 141  # as if SIGPIPE had ended it
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..insight.printable import printable
+
 __all__ = ["Progress", "plain", "print_json", "table"]
 
 
@@ -54,7 +56,7 @@ def _cell(cell: object) -> str:
         return f"{cell:,}"
     if isinstance(cell, (float, np.floating)):
         return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
-    return str(cell)
+    return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def plain(value: Any) -> Any:
@@ -74,7 +76,7 @@ def plain(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     """A value as one JSON object on standard output."""
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    print(json.dumps(plain(value), indent=2))  # in ASCII: whatever a file holds, a terminal does not obey it
 
 
 class Progress:

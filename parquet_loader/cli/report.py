@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +61,7 @@ def run(given: argparse.Namespace) -> int:
     last = max(states.values(), key=lambda state: read_state(state).position, default=None)
     source, options = run_of(given, last)
     opened = open_run(source, options)
-    tokenizer, note = tokenizer_of(given.tokenizer, opened)
-    if note:
-        print(f"note: {note}", file=sys.stderr)
+    tokenizer, _ = tokenizer_of(given.tokenizer, opened)  # where there is none the page says it
     write_report(
         given.output,
         opened,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import sys
@@ -12,9 +11,10 @@ from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
 from ..insight.opening import open_run
+from ..insight.printable import printable
 from ..insight.records import config_of
 from ..insight.show import Shown, ShownPiece, show
-from ..insight.text import open_tokenizer, open_tokenizer_of, printable
+from ..insight.text import open_tokenizer, open_tokenizer_of
 from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
@@ -89,8 +89,6 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(found.to_json()))  # in ASCII: whatever a document holds, a terminal does not obey it
         return 0
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # whatever it cannot write
     coloured = given.color == "always" or (given.color == "auto" and _is_colourful())
     for line in lines_of(found, most=None if given.full else given.characters, coloured=coloured):
         print(line)

@@ -13,24 +13,18 @@ files whose writer gave no checksums.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import multiprocessing
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..engine.processes import check_storage
-from ..errors import ConfigError, DataError, FileChangedError, HelperError, ParquetLoaderError, StorageError
+from ..errors import ConfigError, DataError, FileChangedError, ParquetLoaderError, StorageError
 from ..formats.base import ENTRY_ARRAYS, ColumnChunk, Counting, CountingBudget, FileEntry
 from ..formats.parquet import PARQUET
 from ..index.build import choose_column
@@ -41,7 +35,8 @@ from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import CheckState, Earlier, Fault, state_path
 from .scan import DOCUMENT, FIELDS, Questions, copies
-from .units import Looked, Unit, look
+from .units import Looked, Unit
+from .workers import looked_at
 
 __all__ = ["CheckReport", "Duplicates", "Ends", "Fault", "Place", "check"]
 
@@ -372,7 +367,7 @@ class _Check:
         """Look at everything that is not done, on so many threads, or in processes."""
         done = self._done_bytes()
         saved = time.monotonic()
-        for unit, found in _each(self._storage, self._units(), workers, processes):
+        for unit, found in looked_at(self._storage, self._units(), workers, processes=processes):
             self._keep(unit, found)
             done += unit.size
             if self._progress is not None:
@@ -533,51 +528,3 @@ class _Check:
             every=every,
             examples=tuple((place(one), place(other)) for one, other in found.examples),
         )
-
-
-def _each(
-    storage: Storage, units: Iterable[Unit], workers: int, processes: bool
-) -> Iterator[tuple[Unit, list[Looked]]]:
-    """Each unit with what was found in it, as it is done; few are under way at once."""
-    stop = threading.Event()
-    pool: Executor
-    if processes:
-        # Fresh interpreters: nothing of this one's threads, and none of its memory.
-        spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin_process, initargs=(storage,))
-        work: Callable[[Unit], list[Looked]] = _look_here
-    else:
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="parquet-check")
-        work = functools.partial(look, storage, stop=stop)
-    left = iter(units)
-    under_way: dict[Future[list[Looked]], Unit] = {}
-    try:
-        while True:
-            for unit in islice(left, 2 * workers - len(under_way)):
-                under_way[pool.submit(work, unit)] = unit
-            if not under_way:
-                return
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                yield under_way.pop(future), future.result()
-    except BrokenProcessPool as error:
-        raise HelperError(
-            "a process that was checking has ended, killed from outside or for want of memory; use fewer threads, or "
-            "processes=False"
-        ) from error
-    finally:
-        stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_storage: Storage | None = None  # of a process that checks
-
-
-def _begin_process(storage: Storage) -> None:
-    global _storage  # noqa: PLW0603  # there is no other place for it
-    _storage = storage
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that waits for this one
-
-
-def _look_here(unit: Unit) -> list[Looked]:
-    assert _storage is not None
-    return look(_storage, unit)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Mapping
 
 from ..errors import ConfigError, DataError
@@ -18,7 +17,7 @@ from ..pretokenize.write.writer import METADATA_KEY
 from ..storage.base import Storage
 from .records import open_parquet
 
-__all__ = ["encoding_of", "open_tokenizer", "open_tokenizer_of", "printable"]
+__all__ = ["encoding_of", "open_tokenizer", "open_tokenizer_of"]
 
 open_tokenizer = load_tokenizer
 
@@ -83,23 +82,3 @@ def _with_eos(name: str, eos_token: str | None) -> str | None:
         return load_tokenizer(name, eos_token=eos_token).info.sha256
     except ConfigError:
         return None
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would obey or hide: control characters are shown by their codes.
-
-    >>> printable("a\\x1b[31mb\\tc\\u202e")
-    'a\\\\x1b[31mb\\tc\\\\u202e'
-
-    Tabs and line ends stay as they are.
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each in "\n\t" else _code(each) for each in text)
-
-
-def _code(sign: str) -> str:
-    # Spaces that are not ASCII's, and what joins signs in emoji and in many scripts.
-    if unicodedata.category(sign) == "Zs" or sign in "\u200c\u200d":
-        return sign
-    return sign.encode("unicode_escape").decode("ascii")

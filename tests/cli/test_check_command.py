@@ -80,11 +80,11 @@ def test_the_order_is_proved_without_data(folder: Path, capsys: pytest.CaptureFi
     build_index(folder).save(index)
     for path in folder.iterdir():
         path.write_bytes(b"x")
-    assert main(["check", "--order", *run, "--index", str(index), "--world-size", "1,2,4", "--tokens", "2e3"]) == 0
+    assert main(["check", "--order", *run, "--index", str(index), "--world-sizes", "1,2,4", "--tokens", "2e3"]) == 0
     shown = capsys.readouterr().out
     assert "proved: ranks: on 1, 2, 4 ranks" in shown
     assert "proved: 6 epochs of 386 tokens" in shown
-    assert main(["check", "--order", *run, "--index", str(index), "--world-size", "5"]) == 1
+    assert main(["check", "--order", *run, "--index", str(index), "--world-sizes", "5"]) == 1
     assert "wrong: of 5 ranks some have no lane" in capsys.readouterr().out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from unique_sets import unique_groups, write_set
 
 from parquet_loader.cli import main
 from parquet_loader.cli.output import plain, print_json, table
@@ -28,6 +30,22 @@ def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
 def test_a_table_of_nothing_is_empty() -> None:
     assert table([]) == ""
     assert table([], ["a", "b"]).splitlines() == ["a  b", "─  ─"]
+
+
+def test_a_terminal_obeys_nothing_that_files_hold(capsys: pytest.CaptureFixture) -> None:
+    assert table([["a\x1b[31m\nb", 1]]) == "a\\x1b[31m\\nb  1"
+    print_json({"name": "\x9b31m\u202e\udc80"})
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert json.loads(shown) == {"name": "\x9b31m\u202e\udc80"}
+
+
+def test_what_a_locale_cannot_write_is_written_by_its_code(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "wéb", unique_groups([[[3, 4]]]))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "parquet_loader", "inspect", str(folder)]
+    done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert b"w\\xe9b" in done.stdout
 
 
 @dataclass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -226,6 +228,31 @@ def test_processes_find_the_same_as_threads(tmp_path: Path) -> None:
     other = check(folder, eos_id=1, state=tmp_path / "b")
     assert one == other
     assert {fault.kind for fault in one.faults} == {"damaged", "eos"}
+
+
+PROGRAM = """
+import multiprocessing, os, signal, sys
+from parquet_loader.insight import check
+
+def show(done, total):
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    check(sys.argv[1], processes=True, threads=2, progress=show)
+"""
+
+
+def test_processes_end_with_the_one_that_they_are_of_also_where_that_is_killed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py"), str(folder)], stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        # Its end comes when the last process that has the pipe has ended.
+        pids = program.stdout.read().split()
+    assert program.returncode == -signal.SIGKILL
+    assert len(pids) == 2
 
 
 def test_a_set_of_no_row_groups_is_in_order(tmp_path: Path) -> None:

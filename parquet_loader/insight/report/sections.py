@@ -16,6 +16,7 @@ from ...sets import OpenSet
 from ..describe import CheckpointDescription
 from ..inspect import Inspection, LengthSample, Quantile, Sampled
 from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
+from ..printable import printable
 from . import charts
 from .ink import amount
 from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
@@ -678,7 +679,9 @@ def _of_samples(it: Subject) -> Section:
         for sample in each.samples[:each_source]
     ]
     decoded = any(sample.text is not None for each in it.inspections.values() for sample in each.samples)
-    lead = "The beginnings of some documents" + ("." if decoded else ", as token ids: no tokenizer was given.")
+    lead = "The beginnings of some documents" + (
+        "." if decoded else ", as token ids: which tokenizer decodes them is not known."
+    )
     return Section(
         name="samples",
         title="Samples",
@@ -690,8 +693,6 @@ def _of_samples(it: Subject) -> Section:
 def _sample(it: Sampled) -> str:
     text = " ".join(map(str, it.ids))
     if it.text is not None:
-        from ..text import printable  # which brings pretokenize, as whatever decoded it has
-
         text = printable(it.text)
     return f"{text} …" if it.tokens > len(it.ids) else text
 
