@@ -114,10 +114,9 @@ def stretches(
         begin = begin.entered(run.plan)
     found = {}
     for name, each in run.sets.items():
-        had = np.zeros(last - first, np.int64) + begin.begins(name, run.plan.lattice, first, last)
         starts = _sheet_positions(begin, run.plan, name, first, last, made=False)
         ends = _sheet_positions(end, run.plan, name, first, last, made=True)
-        stops = np.where(ends > had, ends + overlap, 0) if ahead else np.zeros_like(ends)
+        stops = np.where(ahead & (ends > starts), ends + overlap, 0)
         found[name] = Stretch(each.config.order, first, starts, stops)
     return found
 

@@ -254,7 +254,7 @@ def test_the_ranks_of_a_mixture_read_the_bytes_and_requests_that_are_planned(
 
 
 @pytest.mark.parametrize("kind", ["a set", "a mixture", "a mixture of many lanes"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [*range(5), 1042])  # the last leaves a source out in a block's last rows
 def test_some_steps_need_the_windows_that_are_planned_and_no_more(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, seed: int, kind: str
 ) -> None:
@@ -291,6 +291,16 @@ def test_some_steps_need_the_windows_that_are_planned_and_no_more(
     reads = [read for window in taken for task in window.tasks for read in task.reads]
     (on_ranks,) = planned.world_sizes
     assert (on_ranks.bytes_read, on_ranks.reads) == (sum(read.length for read in reads), len(reads))
+
+
+@pytest.mark.parametrize("source", ["a set", "a mixture"])
+def test_no_steps_need_nothing(sets: dict[str, Path], source: str) -> None:
+    mixture = {"a": sets["a"], "b": sets["b"]}
+    options = dict(seq_len=4, lanes=8, **({"weights": {"a": 2, "b": 1}} if source == "a mixture" else {}))
+    of: Any = mixture if source == "a mixture" else sets["a"]
+    planned = plan(run_of(of, options, state_after(of, options, 10)), steps=10, world_sizes=[1, 3, 8])
+    assert planned.steps == 0
+    assert [(each.bytes_read, each.first_batch.bytes) for each in planned.world_sizes] == [(0, 0)] * 3
 
 
 def endless(loader: ParquetLoader) -> Iterator[Any]:
