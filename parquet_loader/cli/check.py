@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import ConfigError, ParquetLoaderError
+from ..errors import CheckpointError, ConfigError, ParquetLoaderError
 from ..insight.chain import ChainReport, check_chain
 from ..insight.check import CheckReport, Place, check
-from ..insight.describe import open_saved
 from ..insight.opening import open_run
 from ..insight.order_check import OrderReport, check_order
-from .arguments import HelpFormatter, add_run, count, positive, run_of, world_sizes
-from .checkpoint import read_file
+from .arguments import HelpFormatter, add_run, count, positive, run_of, saved_in, world_sizes
 from .output import Progress, complain, print_json, say, table
 from .sets import sets_of
 
@@ -213,11 +211,10 @@ def _chain(files: list[str], as_json: bool) -> int:
     opened: dict[str, Any] = {}
     broken: list[str] = []
     for path in files:
-        data = read_file(path)
         try:
-            opened[path] = open_saved(data)
-        except ParquetLoaderError as error:
-            broken.append(f"{path}: {error}")
+            opened[path] = saved_in(path)
+        except CheckpointError as error:
+            broken.append(str(error))
     report = check_chain(opened)
     problems = [*broken, *report.problems]
     if as_json:

@@ -12,7 +12,7 @@ from ..insight import open_run, write_report
 from ..storage.secrets import Location
 from .arguments import HelpFormatter, add_run, positive, run_of, state_of, world_sizes
 from .output import print_json, say
-from .show import tokenizer_of
+from .text import tokenizer_of
 
 __all__ = ["add", "run"]
 
