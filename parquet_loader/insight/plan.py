@@ -532,7 +532,7 @@ def _on_ranks(run: SetRun | MixtureRun, end: Progress, world_size: int, most_pla
     except ConfigError as error:
         refused = refused or str(error)
     following, _ = _advanced(run, 1)
-    first_needed = [stretches(run, following if end.position > run.progress.position else run.progress, *places[0])]
+    first_needed = [stretches(run, run.progress if run.over else following, *places[0])]
     first_batch, _, _ = reads_of_ranks(configs[0], first_needed, spare[:1])
     total = sum(each.bytes for each in found)
     return WorldSizePlan(
