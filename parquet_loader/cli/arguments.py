@@ -64,6 +64,13 @@ def count(text: str, least: int = 0) -> int:
     return value
 
 
+def eos_id(text: str) -> int:
+    """An id that is appended to every document."""
+    if text.lower() in ("none", "null"):
+        raise argparse.ArgumentTypeError("is an id: leave it out, so that none is appended")
+    return count(text)
+
+
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object. What was given is not shown: it may hold secrets."""
     try:
@@ -112,7 +119,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--window", positive, "row groups that are shuffled together"),
         ("--seed", count, "of the shuffle"),
         ("--column", str, "the token column, where it is not the only list of integers"),
-        ("--eos-id", count, "appended to every document"),
+        ("--eos-id", eos_id, "appended to every document"),
         ("--vocab-size", positive, "ids of this size and above are refused"),
         ("--overlap", count, "1 where rows are of seq_len + 1 tokens"),
         ("--epochs", positive, "the run ends after so many"),
