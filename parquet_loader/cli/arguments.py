@@ -195,7 +195,7 @@ def saved_in(path: str) -> Saved:
         CheckpointError: it holds neither; names it.
     """
     try:
-        return open_saved(Path(path).read_bytes())
+        return open_saved(Path(path).expanduser().read_bytes())
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except CheckpointError as error:

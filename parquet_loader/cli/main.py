@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ..errors import ParquetLoaderError
+from ..errors import ConfigError, ParquetLoaderError
 from ..insight.printable import printable
+from ..runfile import of_file
 from . import check, checkpoint, index, inspect, plan, report, show, which
 from .arguments import HelpFormatter
 from .output import OutputError, complain, flush, print_json
@@ -98,7 +99,7 @@ def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _Notes().show
             given = parser.parse_args(arguments)
-            status: int = given.run(given)
+            return _run(given)
     except _Refused as refused:
         usage, problem = refused.args
         print(usage, file=sys.stderr)
@@ -113,6 +114,16 @@ def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _run(given: argparse.Namespace) -> int:
+    try:
+        status: int = given.run(given)
+    except ConfigError as error:
+        if getattr(given, "run_file", None) is None:
+            raise
+        beside = [name for name, value in vars(given).items() if value is not None]
+        raise of_file(error, given.run_file, beside) from error
     return status
 
 
