@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import isqrt
 
 import numpy as np
 
@@ -250,7 +251,7 @@ def plan(
     dividing = dividing_world_sizes(options.lanes)
     if world_sizes is None:
         powers = [size for size in dividing if size & (size - 1) == 0]
-        world_sizes = powers[:_MOST_WORLD_SIZES]
+        world_sizes = (powers if len(powers) > 2 else dividing)[:_MOST_WORLD_SIZES]
     most_plans = None if exact else _MOST_PLANS
     begin, until = moment(run, progress, progress.position), moment(run, end, end.position)
     stages = _stages(run, end) if isinstance(end, MixtureProgress) and isinstance(run, MixtureRun) else ()
@@ -275,7 +276,8 @@ def plan(
 
 def dividing_world_sizes(lanes: int) -> tuple[int, ...]:
     """The numbers of ranks that get equally many lanes each."""
-    return tuple(size for size in range(1, lanes + 1) if lanes % size == 0)
+    small = [size for size in range(1, isqrt(lanes) + 1) if lanes % size == 0]
+    return tuple(sorted({*small, *(lanes // size for size in small)}))
 
 
 # ── how far ──────────────────────────────────────────────────────────────────────────────────────────────────────

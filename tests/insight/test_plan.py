@@ -18,6 +18,7 @@ from unique_sets import random_files, unique_groups, write_set
 from parquet_loader import Component, ConfigError, ParquetLoader, SourceExhaustedError
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.insight import open_run, plan
+from parquet_loader.insight.plan import dividing_world_sizes
 from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.base import FileInfo
 from parquet_loader.storage.local import LocalStorage
@@ -417,6 +418,9 @@ def test_world_sizes_that_divide_are_listed_and_others_refused_as_the_loader_ref
         with pytest.raises(ConfigError) as caught:
             ParquetLoader(sets["a"], world_size=found.world_size, **options)
         assert found.refused == str(caught.value)
+    assert dividing_world_sizes(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+    some = plan(run_of(sets["a"], dict(seq_len=8, lanes=9))).world_sizes
+    assert [each.world_size for each in some] == [1, 3, 9]
     allowed = plan(run_of(sets["a"], {**options, "uneven": True}), world_sizes=[5]).world_sizes[0]
     assert allowed.refused is None
 
