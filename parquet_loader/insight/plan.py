@@ -163,8 +163,8 @@ class WorldSizePlan:
         rows_least, rows_most: of a batch of a rank.
         refused: what the loader would say in place of running; None where it runs.
         least_bytes: the least budget, of the rank that needs most.
-        peak_bytes: what a rank will hold at most, counted as its budget is, where training is slower than loading;
-            None where the budget is too small.
+        peak_bytes: what a rank will hold at most, counted as its budget is, where training is slower than loading and
+            as many requests run at once as may; None where the budget is too small.
         bytes_read: from storage, by all ranks together.
         reads: in as many requests.
         rank_bytes, rank_reads: the most of one rank.
@@ -530,7 +530,9 @@ def _on_ranks(run: SetRun | MixtureRun, end: Progress, world_size: int, most_pla
     peak = None
     try:
         run.check_budget(configs[largest], given=options.window is not None or run.progress.position > 0)
-        peak = _peak_bytes(run, configs[largest], least_bytes) if configs[largest] else None
+        # Those in the middle of windows lie in more row groups than the first.
+        most = {largest, ranks // 2, max(range(ranks), key=lambda rank: found[rank].bytes)}
+        peak = max(_peak_bytes(run, configs[rank], least_bytes) for rank in most) if configs[largest] else None
     except ConfigError as error:
         refused = refused or str(error)
     following, _ = _advanced(run, 1)

@@ -361,6 +361,11 @@ MEMORY = {
     "even": ("even", dict(lanes=32, window=8)),
     "one rank of four": ("even", dict(lanes=32, window=16, world_size=4, rank=2)),
     "a small budget": ("even", dict(lanes=32, window=8, budget_bytes=16 << 20)),
+    "the least budget": ("even", dict(lanes=32, window=8, budget_bytes=10_500_000)),
+    "the least budget of a mixture": (
+        "mixture",
+        dict(lanes=32, window=8, weights={"even": 0.6, "huge": 0.3, "tiny": 0.1}, budget_bytes=None),
+    ),
     "two requests and threads": ("even", dict(lanes=32, window=8, threads=2, requests=2)),
     "one huge row group a window": ("huge", dict(lanes=32, window=1)),
     "tiny row groups": ("tiny", dict(lanes=32, window=100)),
@@ -382,6 +387,11 @@ def test_a_rank_holds_at_most_what_is_planned_within_a_quarter(large: dict[str, 
         }
     options = {"seq_len": 512, "threads": 1, **options}  # of several, a busy machine may run fewer at once
     whole = {key: value for key, value in options.items() if key != "rank"}
+    if "budget_bytes" in whole and whole["budget_bytes"] is None:
+        del whole["budget_bytes"]
+        options["budget_bytes"] = whole["budget_bytes"] = (
+            plan(run_of(source, whole), world_sizes=[1]).world_sizes[0].least_bytes
+        )
     planned = plan(run_of(source, whole), world_sizes=[options.get("world_size", 1)]).world_sizes[0]
     with ParquetLoader(source, **options) as loader:
         for _ in loader:
