@@ -10,8 +10,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import open_checkpoint, read_state
-from ..errors import CheckpointDamagedError, ConfigError
+from ..checkpoint import read_state
+from ..errors import CheckpointError, ConfigError, StorageError
+from ..insight.describe import Saved, open_saved
 from ..options import LoaderOptions
 from ..runfile import read_run
 from ..sets import Component
@@ -25,6 +26,7 @@ __all__ = [
     "json_object",
     "positive",
     "run_of",
+    "saved_in",
     "state_of",
     "world_sizes",
 ]
@@ -178,23 +180,21 @@ def add_checkpoint(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--checkpoint", metavar="FILE", help=text)
 
 
-def state_of(path: str) -> dict[str, Any]:
-    """The state in a file: a checkpoint, of one rank or merged, or a state as JSON.
+def saved_in(path: str) -> Saved:
+    """What a file holds: a checkpoint, of one rank or merged, or a state.
 
     Raises:
         StorageError: it cannot be read.
-        CheckpointError: it is neither.
+        CheckpointError: it holds neither; names it.
     """
-    data = Path(path).read_bytes()
     try:
-        value = json.loads(data)
-    except ValueError:  # among them that it is no text
-        value = None
-    if isinstance(value, dict) and "version" in value:
-        return value
-    try:
-        return open_checkpoint(data)[0]
-    except CheckpointDamagedError as error:
-        raise CheckpointDamagedError(
-            f"{path}: {error}; it must be what loader.checkpoint() or merge_checkpoints() gave, or a state as JSON"
-        ) from error
+        return open_saved(Path(path).read_bytes())
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except CheckpointError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def state_of(path: str) -> dict[str, Any]:
+    """The state of what `saved_in` gives."""
+    return dict(saved_in(path).state)

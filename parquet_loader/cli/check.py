@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import ConfigError, ParquetLoaderError
+from ..errors import CheckpointError, ConfigError, ParquetLoaderError
 from ..insight.chain import ChainReport, check_chain
 from ..insight.check import CheckReport, Place, check
-from ..insight.describe import open_saved
 from ..insight.opening import open_run
 from ..insight.order_check import OrderReport, check_order
-from .arguments import HelpFormatter, add_run, count, positive, run_of, world_sizes
-from .checkpoint import read_file
-from .output import Progress, print_json, table
+from .arguments import HelpFormatter, add_run, count, positive, run_of, saved_in, world_sizes
+from .output import Progress, complain, print_json, say, table
 from .sets import sets_of
 
 __all__ = ["add", "run"]
@@ -124,9 +122,9 @@ def _sets(given: argparse.Namespace) -> int:
             {"sets": [{"name": name, "ok": report.ok, "report": report} for name, report in found], "errors": errors}
         )
     elif found:
-        print("\n\n".join("\n".join(_section(name, report)) for name, report in found))
+        say("\n\n".join("\n".join(_section(name, report)) for name, report in found))
     for told in errors:
-        print(f"error: {told}", file=sys.stderr)
+        complain(told)
     if errors:
         return 2
     return int(not all(report.ok for _, report in found))
@@ -203,9 +201,9 @@ def _order(given: argparse.Namespace) -> int:
         print_json({"ok": report.ok, **{name: getattr(report, name) for name in ("proved", "problems")}})
     else:
         for line in report.proved:
-            print(f"proved: {line}")
+            say(f"proved: {line}")
         for line in report.problems:
-            print(f"wrong: {line}")
+            say(f"wrong: {line}")
     return int(not report.ok)
 
 
@@ -213,17 +211,16 @@ def _chain(files: list[str], as_json: bool) -> int:
     opened: dict[str, Any] = {}
     broken: list[str] = []
     for path in files:
-        data = read_file(path)
         try:
-            opened[path] = open_saved(data)
-        except ParquetLoaderError as error:
-            broken.append(f"{path}: {error}")
+            opened[path] = saved_in(path)
+        except CheckpointError as error:
+            broken.append(str(error))
     report = check_chain(opened)
     problems = [*broken, *report.problems]
     if as_json:
         print_json({"ok": not problems, "links": report.links, "events": report.events, "problems": problems})
     else:
-        print("\n".join(_chain_words(report, problems)))
+        say("\n".join(_chain_words(report, problems)))
     return int(bool(problems))
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..insight.describe import CheckpointDescription, describe, open_saved
-from .arguments import HelpFormatter
-from .output import print_json, table
+from ..insight.describe import CheckpointDescription, describe
+from .arguments import HelpFormatter, saved_in
+from .output import complain, print_json, say, table
 
 __all__ = ["add", "run"]
 
@@ -40,28 +38,16 @@ def run(given: argparse.Namespace) -> int:
     errors: list[str] = []
     for path in given.file:
         try:
-            found.append((path, describe(open_saved(read_file(path)))))
+            found.append((path, describe(saved_in(path))))
         except (CheckpointError, StorageError) as error:
-            errors.append(f"{path}: {error}" if isinstance(error, CheckpointError) else str(error))
+            errors.append(str(error))
     if given.json:
         print_json({"checkpoints": [{"file": path, "checkpoint": one} for path, one in found], "errors": errors})
     elif found:
-        print("\n\n".join("\n".join(_words(path, one)) for path, one in found))
+        say("\n\n".join("\n".join(_words(path, one)) for path, one in found))
     for told in errors:
-        print(f"error: {told}", file=sys.stderr)
+        complain(told)
     return 2 if errors else 0
-
-
-def read_file(path: str) -> bytes:
-    """The bytes of a local file.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _words(path: str, told: CheckpointDescription) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..index.build import build_index
 from ..storage.secrets import Location
 from .arguments import HelpFormatter, json_object, positive
-from .output import Progress
+from .output import Progress, say
 
 __all__ = ["add", "run"]
 
@@ -67,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
             progress.end()
             print("interrupted; nothing was written", file=sys.stderr)
             return 130
-    print(
+    say(
         f"{given.output}: {len(found.files):,} files, {len(found):,} row groups, {int(found.rows.sum()):,} "
         f"documents, {int(found.tokens.sum()):,} tokens in column {found.column!r}, in "
         f"{time.monotonic() - begun:.1f} s"

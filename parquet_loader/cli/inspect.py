@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from ..errors import ConfigError, ParquetLoaderError
 from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
 from ..insight.printable import printable
 from .arguments import HelpFormatter, count
-from .output import print_json, table
+from .output import complain, print_json, say, table
 from .sets import NamedSet, add_sets, sets_of
 
 __all__ = ["add", "run"]
@@ -67,13 +66,13 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"sets": [_as_json(each, told) for each, told in found]})
     elif len(found) > _SECTIONS:
-        print(_table(found))
+        say(_table(found))
     else:
         sections = ["\n".join(_section(each, told)) for each, told in found]
-        print("\n\n".join(section for section in sections if section))
+        say("\n\n".join(section for section in sections if section))
     for each, told in found:
         if isinstance(told, ParquetLoaderError):
-            print(f"error: {'' if len(found) == 1 else f'{each.name}: '}{told}", file=sys.stderr)
+            complain(told if len(found) == 1 else f"{each.name}: {told}")
     return 2 if any(isinstance(told, ParquetLoaderError) for _, told in found) else 0
 
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ParquetLoaderError
-from ..insight.printable import printable
 from . import check, checkpoint, index, inspect, plan, report, show, which
 from .arguments import HelpFormatter
+from .output import complain
 
 __all__ = ["main"]
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its exit
             return 141  # as if SIGPIPE had ended it
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        complain(error)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

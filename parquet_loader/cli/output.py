@@ -13,7 +13,7 @@ import numpy as np
 
 from ..insight.printable import printable
 
-__all__ = ["Progress", "plain", "print_json", "table"]
+__all__ = ["Progress", "complain", "plain", "print_json", "say", "table"]
 
 
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str] = ()) -> str:
@@ -57,6 +57,16 @@ def _cell(cell: object) -> str:
     if isinstance(cell, (float, np.floating)):
         return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def say(text: str) -> None:
+    """Lines for people on standard output."""
+    print(printable(text))
+
+
+def complain(problem: object) -> None:
+    """One line of what could not be done on standard error."""
+    print(f"error: {printable(str(problem))}", file=sys.stderr)
 
 
 def plain(value: Any) -> Any:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..insight.changes import Resumption, resumption
-from ..insight.describe import open_saved
 from ..insight.opening import open_run
 from ..insight.plan import Moment, Plan, plan
-from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, world_sizes
-from .checkpoint import read_file
-from .output import print_json, table
+from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, saved_in, world_sizes
+from .output import print_json, say, table
 
 __all__ = ["add", "run"]
 
@@ -64,7 +62,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
-    saved = None if given.checkpoint is None else open_saved(read_file(given.checkpoint))
+    saved = None if given.checkpoint is None else saved_in(given.checkpoint)
     source, options = run_of(given, None if saved is None else saved.state)
     opened = open_run(source, options)
     resumed = None if saved is None else resumption(opened, saved.state)
@@ -79,7 +77,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"resume": resumed, "plan": planned})
     else:
-        print("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
+        say("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
     return 1 if wrong else 0
 
 

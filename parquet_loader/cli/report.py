@@ -11,8 +11,8 @@ from ..checkpoint import read_state
 from ..insight import open_run, write_report
 from ..storage.secrets import Location
 from .arguments import HelpFormatter, add_run, positive, run_of, state_of, world_sizes
-from .output import print_json
-from .show import tokenizer_of
+from .output import print_json, say
+from .text import tokenizer_of
 
 __all__ = ["add", "run"]
 
@@ -75,5 +75,5 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"output": given.output, "bytes": written})
     else:
-        print(f"{given.output}: {written:,} bytes")
+        say(f"{given.output}: {written:,} bytes")
     return 0

@@ -9,17 +9,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import ConfigError, ParquetLoaderError
+from ..errors import ConfigError
 from ..insight.opening import open_run
 from ..insight.printable import printable
-from ..insight.records import config_of
 from ..insight.show import Shown, ShownPiece, show
-from ..insight.text import open_tokenizer, open_tokenizer_of
-from ..runs import MixtureRun, SetRun
-from ..storage.opening import is_local
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
+from .text import columns_from, is_url, tokenizer_of
 
-__all__ = ["add", "columns_from", "is_url", "lines_of", "run", "tokenizer_of"]
+__all__ = ["add", "lines_of", "run"]
 
 _ROWS = 2
 _CHARACTERS = 1000
@@ -95,20 +92,6 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
-    """The tokenizer of that name, or the one that the files name; and what is to be said where there is none."""
-    if name == "ids":
-        return None, ""
-    if name is not None:
-        return open_tokenizer(name), ""
-    names = sorted(opened.sets) if isinstance(opened, MixtureRun) else [None]
-    configs = {each or "": config_of(opened, each) for each in names}
-    try:
-        return open_tokenizer_of({each: (config.storage, config.index) for each, config in configs.items()}), ""
-    except ParquetLoaderError as error:
-        return None, f"ids are shown, and no text: {error} (--tokenizer)"
-
-
 def _rows(text: str | None, lanes: int) -> range:
     """The rows that were asked for, the first few where none were."""
     first, mark, end = (text or f"0:{min(_ROWS, lanes)}").partition(":")
@@ -119,24 +102,6 @@ def _rows(text: str | None, lanes: int) -> range:
     if not rows or rows.start < 0 or rows.stop > lanes:
         raise ConfigError(f"--rows {text}: there are rows 0 to {lanes - 1:,}; give one, or FIRST:END such as 0:4")
     return rows
-
-
-def columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:
-    """What ``--columns-from`` says, as `describe_pieces` takes it."""
-    if given is None:
-        return None
-    if isinstance(opened, SetRun):
-        return given[0] if len(given) == 1 else given
-    parts = [each.partition("=") for each in given]
-    for name, mark, _ in parts:
-        if not mark or name not in opened.names:
-            raise ConfigError(f"--columns-from NAME=FOLDER must name a source: {', '.join(opened.names)}")
-    return {name: folder for name, _, folder in parts}
-
-
-def is_url(text: str) -> bool:
-    """Whether a FOLDER or NAME=FOLDER is a URL."""
-    return not is_local(text.rpartition("=")[2])
 
 
 def _is_colourful() -> bool:

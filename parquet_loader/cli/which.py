@@ -14,7 +14,7 @@ from ..insight.trace import Piece, Places, Trace, Tracer
 from ..runs import MixtureRun, SetRun
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 from .output import Progress, print_json, table
-from .show import columns_from, is_url
+from .text import columns_from, is_url
 
 __all__ = ["add", "run"]
 

@@ -42,10 +42,11 @@ __all__ = ["CheckReport", "Duplicates", "Ends", "Fault", "Place", "check"]
 
 _UNIT_BYTES = 8 << 20  # of neighbouring row groups, at least
 _WORTH_PROCESSES_BYTES = 256 << 20  # each takes half a second to start
+_REMOTE_REQUESTS = 16  # at once, each of which waits for a network
 _SAVE_SECONDS = 60.0
 _COUNTING_BYTES = 1 << 30
 _EXAMPLES = 10
-_HELD_BYTES = 48  # of a document, while hashes are sorted
+_HELD_BYTES = 96  # of a document, while hashes are sorted, or written
 Progress = Callable[[int, int], None]
 
 
@@ -178,11 +179,11 @@ def check(
         state: the file that keeps what is done; None for one in the cache folder.
         storage_options: for the fsspec filesystem of a URL.
         cache_dir: None for the user's cache folder.
-        threads: row groups looked at at once; None for one a core.
+        threads: stretches of files looked at at once; None for one a core, and 16 at least over a network.
         processes: whether in as many processes, which do not wait for each other's turn in Python; None where the set
             is large enough. They import the main module, which must have a guard, ``if __name__ == "__main__":``.
-        memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 48 at the end. Where there are more
-            documents than that, those of every second, third, ... content are looked at.
+        memory_bytes: for the hashes of documents, of which each takes 24 bytes, and 96 while they are sorted, or
+            written. Where there are more documents than that, those of every second, third, ... content are looked at.
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (bytes done, bytes in all), from this thread.
 
@@ -195,10 +196,10 @@ def check(
     if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
         raise ConfigError(f"eos_id must be an integer in [0, {vocab_size - 1}], not {eos_id!r}")
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
-    workers = threads or all_cores()
+    workers = threads or (max(_REMOTE_REQUESTS, all_cores()) if storage.is_remote else all_cores())
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
     column = column or (expected.column if expected is not None else None)
-    found, faults = _index(storage, column, workers if not storage.is_remote else 16)
+    found, faults = _index(storage, column, workers)
     if expected is not None:
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
@@ -247,8 +248,8 @@ def check(
 
 
 def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
-    """Whether processes are worth their start, and can read the files."""
-    if workers == 1 or total_bytes < _WORTH_PROCESSES_BYTES:
+    """Whether processes are worth their start, and can read the files; a network is best kept busy by threads."""
+    if workers == 1 or storage.is_remote or total_bytes < _WORTH_PROCESSES_BYTES:
         return False
     try:
         check_storage(storage, workers)
@@ -366,15 +367,16 @@ class _Check:
     def scan(self, workers: int, processes: bool) -> None:
         """Look at everything that is not done, on so many threads, or in processes."""
         done = self._done_bytes()
-        saved = time.monotonic()
+        saved, cost = time.monotonic(), 0.0
         for unit, found in looked_at(self._storage, self._units(), workers, processes=processes):
             self._keep(unit, found)
             done += unit.size
             if self._progress is not None:
                 self._progress(done, self.total_bytes)
-            if time.monotonic() - saved > _SAVE_SECONDS:
+            if (begun := time.monotonic()) - saved > max(_SAVE_SECONDS, 20 * cost):
                 self._state.save()
                 saved = time.monotonic()
+                cost = saved - begun
 
     def _done_bytes(self) -> int:
         lengths, done = self._index.length, self._state.done

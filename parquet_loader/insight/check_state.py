@@ -186,7 +186,7 @@ class CheckState:
                 "numbers": self.numbers.astype("<i8").tobytes(),
                 "checksums": self.checksums.astype("<i8").tobytes(),
                 "rest": self.rest.astype("<i8").tobytes(),
-                "documents": np.concatenate([np.empty(0, DOCUMENT), *self.documents]).tobytes(),
+                "documents": np.concatenate([np.empty(0, DOCUMENT), *self.documents]).view(np.uint8).data,
                 "counts": np.array([len(each) for each in self.documents], "<i8").tobytes(),
                 "longest": self.longest,
                 "faults": faults,

@@ -76,12 +76,13 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
         wanted = tokens if tokens is not None else _EPOCHS * sum(each.config.order.total for each in run.sets.values())
         rows = -(-wanted // (lanes * seq_len))
         begin = MixtureProgress(position=0, lengths=((0, seq_len),))
-        blocks, found, end = mixture_problems(run.plan, begin, rows)
+        blocks, found, end, ended = mixture_problems(run.plan, begin, rows)
         given = {name: tokens_a_lane * lanes for name, tokens_a_lane in end.given.items()}
         problems += found
         proved.append(
             f"mixture: of {-(-rows // BLOCK):,} blocks of {BLOCK} rows a lane, {blocks:,} were looked at: every lane "
             "has the rows of a source that the weights give it, one after another, each once"
+            + (f". The run ends before those planned: {ended}" if ended else "")
         )
     for name, opened in sorted(run.sets.items()) if isinstance(run, MixtureRun) else [("", run.set)]:
         order = opened.config.order
@@ -208,8 +209,11 @@ def _window_problems(order: Order, window: Window, seq_len: int, reached: int, b
         yield "the documents of a slice do not come once each"
 
 
-def mixture_problems(plan: MixturePlan, progress: MixtureProgress, rows: int) -> tuple[int, list[str], MixtureProgress]:
-    """How many blocks of a mixture were looked at, why they do not give each source's rows once, and where they end.
+def mixture_problems(
+    plan: MixturePlan, progress: MixtureProgress, rows: int
+) -> tuple[int, list[str], MixtureProgress, str]:
+    """How many blocks of a mixture were looked at, why they do not give each source's rows once, where they end, and
+    why before the rows that are planned; "" where they do not.
 
     Args:
         plan: of the mixture.
@@ -233,9 +237,9 @@ def mixture_problems(plan: MixturePlan, progress: MixtureProgress, rows: int) ->
                     problems.append(f"block {block}: {more:,} tokens a lane of {name!r} are counted for {quota} rows")
             progress = after
             count += 1
-    except SourceExhaustedError:
-        pass  # the run ends here, as `plan` says
-    return count, problems[:_MOST_PROBLEMS], progress
+    except SourceExhaustedError as error:
+        return count, problems[:_MOST_PROBLEMS], progress, str(error)
+    return count, problems[:_MOST_PROBLEMS], progress, ""
 
 
 def _block_problems(lattice: Lattice, block: int, quotas: Sequence[tuple[str, int]]) -> Iterator[str]:

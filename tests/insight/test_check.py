@@ -101,7 +101,7 @@ def test_every_token_of_a_document_counts(length: int) -> None:
 def test_where_memory_is_short_duplicates_are_those_of_a_part_of_all_contents(tmp_path: Path) -> None:
     documents = [[number, number] for number in range(400)]
     folder = write_set(tmp_path / "set", [[documents, documents]])
-    found = check(folder, memory_bytes=48 * 200).duplicates
+    found = check(folder, memory_bytes=96 * 200).duplicates
     assert found is not None
     assert found.every == 4
     assert 50 < found.documents < 150

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unique_sets import unique_groups, write_set
 
+from parquet_loader import Component
 from parquet_loader.insight import check_order, open_run
 from parquet_loader.insight.order_check import mixture_problems, order_problems, rank_problems
 from parquet_loader.options import LoaderOptions
@@ -178,3 +179,13 @@ def test_the_end_of_a_run_is_proved(tmp_path: Path, tail: Any, says: str) -> Non
         assert run.finish is not None
         run.finish = dataclasses.replace(run.finish, stop=run.finish.stop - 7)
         assert "are in none of the run's" in check_order(run).problems[0]
+
+
+def test_a_mixture_that_ends_before_the_tokens_that_are_planned_is_said_to(tmp_path: Path) -> None:
+    sets = {name: write_set(tmp_path / name, unique_groups([[[20] * 9] * 4])) for name in ("a", "b")}
+    options = LoaderOptions(seq_len=8, lanes=4, window=2, weights={"a": 0.7, "b": 0.3})
+    run = open_run({"a": Component(sets["a"], max_epochs=6), "b": sets["b"]}, options)
+    report = check_order(run, tokens=100_000)
+    assert report.ok
+    assert "of 49 blocks of 64 rows a lane, 3 were looked at" in report.proved[1]
+    assert "The run ends before those planned: 'a' would be repeated more than max_epochs allows" in report.proved[1]

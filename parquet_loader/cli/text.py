@@ -1,0 +1,45 @@
+"""Which tokenizer and which further columns commands were asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigError, ParquetLoaderError
+from ..insight.records import config_of
+from ..insight.text import open_tokenizer, open_tokenizer_of
+from ..runs import MixtureRun, SetRun
+from ..storage.opening import is_local
+
+__all__ = ["columns_from", "is_url", "tokenizer_of"]
+
+
+def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
+    """The tokenizer of that name, or the one that the files name; and what is to be said where there is none."""
+    if name == "ids":
+        return None, ""
+    if name is not None:
+        return open_tokenizer(name), ""
+    names = sorted(opened.sets) if isinstance(opened, MixtureRun) else [None]
+    configs = {each or "": config_of(opened, each) for each in names}
+    try:
+        return open_tokenizer_of({each: (config.storage, config.index) for each, config in configs.items()}), ""
+    except ParquetLoaderError as error:
+        return None, f"ids are shown, and no text: {error} (--tokenizer)"
+
+
+def columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:
+    """What ``--columns-from`` says, as `describe_pieces` takes it."""
+    if given is None:
+        return None
+    if isinstance(opened, SetRun):
+        return given[0] if len(given) == 1 else given
+    parts = [each.partition("=") for each in given]
+    for name, mark, _ in parts:
+        if not mark or name not in opened.names:
+            raise ConfigError(f"--columns-from NAME=FOLDER must name a source: {', '.join(opened.names)}")
+    return {name: folder for name, _, folder in parts}
+
+
+def is_url(text: str) -> bool:
+    """Whether a FOLDER or NAME=FOLDER is a URL."""
+    return not is_local(text.rpartition("=")[2])
