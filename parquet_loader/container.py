@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-__all__ = ["DamagedContainerError", "OtherVersionError", "open_container", "seal_container"]
+__all__ = ["DamagedContainerError", "OtherVersionError", "container_kind", "open_container", "seal_container"]
 
 _MAGIC = "parquet_loader"
 _HEAD_BYTES = 1 << 10  # more than all fields before the payload take
@@ -64,6 +64,18 @@ def open_container(data: bytes, kind: str, version: int) -> Any:
         raise DamagedContainerError(
             f"the checksum fits, but not to what this library writes ({type(error).__name__})"
         ) from error
+
+
+def container_kind(data: bytes) -> str | None:
+    """Of what kind the container is that begins with these bytes, a thousand of them or more; None where it is none."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data[:_HEAD_BYTES])
+    try:
+        fields = unpacker.read_array_header()
+        magic, kind = unpacker.unpack(), unpacker.unpack()
+    except Exception:  # msgpack raises ValueError, and its own types
+        return None
+    return kind if fields == 5 and magic == _MAGIC and isinstance(kind, str) else None
 
 
 def _fields(data: bytes) -> tuple[Any, Any, Any, Any, memoryview]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import textwrap
 from collections.abc import Mapping
 from decimal import Decimal
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import read_state
-from ..errors import CheckpointError, ConfigError, StorageError
-from ..insight.describe import Saved, open_saved
+from ..errors import CheckpointDamagedError, CheckpointError, ConfigError, StorageError
+from ..insight.describe import Saved, is_pickled, open_saved
 from ..options import LoaderOptions
 from ..runfile import read_run
 from ..sets import Component
@@ -31,6 +32,7 @@ __all__ = [
     "world_sizes",
 ]
 
+_MOST_BYTES = 64 << 20  # a checkpoint has a few KB, and the state may lie in a dict of a trainer's
 Sources = Source | dict[str, Source | Component]
 
 
@@ -195,7 +197,14 @@ def saved_in(path: str) -> Saved:
         CheckpointError: it holds neither; names it.
     """
     try:
-        return open_saved(Path(path).expanduser().read_bytes())
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+            size = file.seek(0, os.SEEK_END) if len(data) > _MOST_BYTES and file.seekable() else len(data)
+        if len(data) > _MOST_BYTES and not is_pickled(data):
+            raise CheckpointDamagedError(
+                f"has {size:,} bytes, and a checkpoint no more than {_MOST_BYTES:,}: it is none"
+            )
+        return open_saved(data)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except CheckpointError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, ConfigError, ParquetLoaderError
@@ -79,8 +80,18 @@ def add(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     files = given.run_files or []
-    given.run_file = files[0] if len(files) == 1 and files[0].endswith(".toml") else None
-    if files and given.run_file is None:
+    tomls = [each for each in files if each.endswith(".toml")]
+    others = [each for each in files if each not in tomls]
+    given.run_file = tomls[0] if tomls else None
+    if len(tomls) > 1:
+        raise ConfigError(f"--run takes one TOML file, and not {' and '.join(tomls)}")
+    if tomls and any(Path(each).is_file() and not each.endswith(".parquet") for each in others):
+        raise ConfigError(
+            f"--run takes a TOML file, {tomls[0]}, or checkpoints, and not both; a SOURCE is named before --run"
+        )
+    if tomls:
+        given.source = [*given.source, *others]
+    elif files:
         if given.order or given.source:
             raise ConfigError("--run takes one TOML file with --order or a SOURCE; checkpoints are looked at alone")
         return _chain(files, given.json)

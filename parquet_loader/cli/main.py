@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, ParquetLoaderError
-from ..insight.printable import printable
+from ..printable import printable
 from ..runfile import of_file
 from . import check, checkpoint, index, inspect, plan, report, show, which
 from .arguments import HelpFormatter
@@ -110,6 +110,13 @@ def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         raise
     except (ParquetLoaderError, OSError) as error:
         _refuse(error, as_json=as_json)
+        return 2
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed" and sys.getfilesystemencoding() == "utf-8":
+            raise
+        _refuse(
+            f"{error.object!a} cannot be a path in this locale: set PYTHONUTF8=1, or LC_ALL=C.UTF-8", as_json=as_json
+        )
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

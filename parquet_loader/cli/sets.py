@@ -60,9 +60,9 @@ def sets_of(given: argparse.Namespace, run_file: str | None = None) -> list[Name
     """
     options: dict[str, Any] = {}
     found: list[tuple[str, Source | Component]] = _named(given.source)
-    if not found and run_file is not None:
+    if run_file is not None:
         source, options = read_run(run_file)
-        found = list(source.items()) if isinstance(source, Mapping) else [(_shown(source), source)]
+        found = found or (list(source.items()) if isinstance(source, Mapping) else [(_shown(source), source)])
     if not found:
         raise ConfigError("no set is given: name a SOURCE, or a TOML file of a run with --run")
     asked = {name: getattr(given, name, None) for name in _OPTIONS}

@@ -20,7 +20,7 @@ from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
 from .index import DatasetIndex, assemble
 
-__all__ = ["build_index", "choose_column", "index_storage"]
+__all__ = ["build_index", "choose_column", "index_storage", "rank_of_name"]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 Progress = Callable[[int, int], None]
@@ -160,7 +160,7 @@ _OTHER_NAMES = re.compile(
 )
 
 
-def _rank_of_name(name: str) -> tuple[int, str]:
+def rank_of_name(name: str) -> tuple[int, str]:
     """Sorts first what is likely the name of the token column."""
     last = name.rsplit(".", 1)[-1].lower()
     if last in _TOKEN_NAMES:
@@ -180,7 +180,7 @@ def choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], colum
         return column
     place = ENTRY_ARRAYS.index("tokens")
     holding = {name for name in common if any(entry.columns[name][1][place].any() for entry in entries)}
-    candidates = sorted(holding or common, key=_rank_of_name)
+    candidates = sorted(holding or common, key=rank_of_name)
     if len(candidates) == 1:
         return candidates[0]
     if candidates:

@@ -31,7 +31,7 @@ from ..options import all_cores, integer
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
-from .check_state import CheckState, Earlier, Fault, state_path
+from .check_state import CheckState, Earlier, Fault, refuse_state, state_path
 from .readable import fault_of, readable_index
 from .scan import DOCUMENT, FIELDS, Questions, copies, documents_outside
 from .units import Looked, Unit
@@ -187,13 +187,15 @@ def check(
         progress: called with (bytes done, bytes in all), from this thread.
 
     Raises:
-        ConfigError: arguments that cannot work, or no list of integers.
-        StorageError: a path that cannot be listed, or no file that can be read.
+        ConfigError: arguments that cannot work, no list of integers, or a ``state`` that is another file.
+        StorageError: a path that cannot be listed, no file that can be read, or a ``state`` that cannot be written.
     """
     eos_id = None if eos_id is None else integer("eos_id", eos_id, 0)
     vocab_size = None if vocab_size is None else integer("vocab_size", vocab_size, 1)
     if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
         raise ConfigError(f"eos_id must be an integer in [0, {vocab_size - 1}], not {eos_id!r}")
+    if state is not None:
+        refuse_state(Path(state).expanduser())
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
     workers = threads or (max(_REMOTE_REQUESTS, all_cores()) if storage.is_remote else all_cores())
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
@@ -206,7 +208,7 @@ def check(
     largest = int(found.max_id.max(initial=-1))
     narrowest = next((each for each in ("uint16", "int32") if largest <= np.iinfo(each).max), "int64")
     questions = Questions(vocab_size=vocab_size, eos_id=eos_id, every=every, dtype=narrowest)
-    path = Path(state) if state is not None else state_path(cache_dir, storage.identity, found.column)
+    path = Path(state).expanduser() if state is not None else state_path(cache_dir, storage.identity, found.column)
     kept = CheckState.opened(path, found, dataclasses.asdict(questions) | {"all_columns": all_columns})
     run = _Check(storage, found, questions, kept, all_columns=all_columns, progress=progress)
     in_processes = _in_processes(storage, run.total_bytes, workers) if processes is None else processes
@@ -221,7 +223,11 @@ def check(
         raise
     faults = [*faults, *run.faults()]
     notes = [*found.remarks()]
-    if kept.finish(faults_of_files={fault.path for fault in faults if fault.kind == "unreadable"}) is not None:
+    unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
+    changes = kept.changes(unreadable)
+    if changes is not None:
+        notes.append(changes)
+    if kept.finish(faults_of_files=unreadable) is not None:
         notes.append(f"what was found could not be kept for the next check ({kept.problem}): give a state to write")
     numbers = dict(zip(FIELDS, kept.numbers.T, strict=True))
     held = numbers["tokens"] > 0

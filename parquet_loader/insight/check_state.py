@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
+from ..container import DamagedContainerError, OtherVersionError, container_kind, open_container, seal_container
+from ..errors import ConfigError, ParquetLoaderError, StorageError
 from ..index.cache import default_cache_dir
 from ..index.index import DatasetIndex
 from ..storage.atomic import write_atomically
@@ -30,7 +32,7 @@ from .scan import DOCUMENT, FIELDS, NAMED, ScannedGroup
 if TYPE_CHECKING:
     import os
 
-__all__ = ["CheckState", "Earlier", "Fault", "state_path"]
+__all__ = ["CheckState", "Earlier", "Fault", "refuse_state", "state_path"]
 
 _KIND = "check"
 _VERSION = 1  # another one where other bytes than before are without a checksum of their own
@@ -60,12 +62,61 @@ class Earlier(NamedTuple):
     date: str
 
 
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError("it holds something else where a number should be")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("it holds something else where text should be")
+    return value
+
+
+def _record(found: Any) -> dict[str, list[Any]]:
+    """A record, by file: [size, version, checksum of the rest, {start of a row group: checksum}, date]."""
+    record: dict[str, list[Any]] = {}
+    for path, (size, version, rest, groups, date) in found.items():
+        checked = {_integer(start): _integer(checksum) for start, checksum in groups.items()}
+        record[_text(path)] = [_integer(size), _text(version), _integer(rest), checked, _text(date)]
+    return record
+
+
 def state_path(cache_dir: str | os.PathLike[str] | None, identity: str, column: str) -> Path | None:
     """Where a check of a source is kept; None for a user without a home folder."""
     key = hashlib.sha256(f"{identity}\0{column}".encode(errors="surrogateescape")).hexdigest()[:32]
     with contextlib.suppress(RuntimeError):
         return (default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()) / f"{key}.check"
     return None
+
+
+def refuse_state(path: Path) -> None:
+    """Refuse a file for a check's state that is anything else, or that cannot be written; nothing is changed.
+
+    Raises:
+        ConfigError: it is there, and no state of a check.
+        StorageError: it cannot be written.
+    """
+    try:
+        if path.exists() or path.is_symlink():
+            if not path.is_file():
+                raise ConfigError(f"{path} is no file that a check could be kept in: name another one with state")
+            with path.open("rb") as file:
+                head = file.read(1 << 10)
+            if head and container_kind(head) != _KIND:
+                raise ConfigError(
+                    f"{path} is not from a check, and stays as it is: name another file, or none, with state"
+                )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        if isinstance(error, ParquetLoaderError):
+            raise
+        raise StorageError(
+            f"what a check finds cannot be kept in {path} ({error.strerror}): name another file with state"
+        ) from error
 
 
 class CheckState:
@@ -113,29 +164,49 @@ class CheckState:
             pass
         except OtherVersionError:
             pass  # another release's: replaced
-        except (OSError, DamagedContainerError, KeyError, TypeError, ValueError) as error:
+        except (OSError, DamagedContainerError, AttributeError, KeyError, TypeError, ValueError) as error:
             warnings.warn(f"{path} cannot be used ({error}); checking from the start", stacklevel=3)
             return cls(path, index, asked)
         return state
 
     def _take(self, payload: Mapping[str, Any]) -> None:
-        self._record, self._date = dict(payload.get("record", {})), str(payload.get("date", ""))
+        record = _record(payload.get("record", {}))
+        date = str(payload.get("date", ""))
         found = payload.get("progress")
-        if not found or found["asked"] != self._asked:
-            return
-        self.done = np.frombuffer(found["done"], bool).copy()
+        if found and found["asked"] == self._asked:
+            self._take_progress(found)
+        self._record, self._date = record, date
+
+    def _take_progress(self, found: Mapping[str, Any]) -> None:
+        self.done = np.frombuffer(found["done"], np.uint8).astype(bool)
         self.numbers = np.frombuffer(found["numbers"], "<i8").reshape(-1, len(FIELDS)).astype(np.int64)
         self.checksums = np.frombuffer(found["checksums"], "<i8").astype(np.int64)
         self.rest = np.frombuffer(found["rest"], "<i8").astype(np.int64)
-        borders = np.cumsum(np.frombuffer(found["counts"], "<i8"))[:-1]
-        self.documents = np.split(np.frombuffer(found["documents"], DOCUMENT), borders) if len(self.done) else []
-        self.longest = [(tokens, group, document) for tokens, group, document in found["longest"]]
+        counts = np.frombuffer(found["counts"], "<i8")
+        documents = np.frombuffer(found["documents"], DOCUMENT)
+        groups = len(self._index)
+        if (
+            {len(self.done), len(self.numbers), len(self.checksums), len(counts)} != {groups}
+            or len(self.rest) != len(self._index.files)
+            or (counts < 0).any()
+            or counts.sum() != len(documents)
+        ):
+            raise ValueError("its arrays are not of one length")
+        self.documents = np.split(documents, np.cumsum(counts)[:-1]) if groups else []
+        self.longest = [
+            (_integer(tokens), _integer(group), _integer(place)) for tokens, group, place in found["longest"]
+        ]
+        if any(not 0 <= group < groups for _, group, _ in self.longest):
+            raise ValueError("a document is of no row group")
         self.faults = [
-            Fault(kind=kind, path=path, row_group=group, problem=problem)
+            Fault(
+                kind=_text(kind),
+                path=_text(path),
+                row_group=None if group is None else _integer(group),
+                problem=_text(problem),
+            )
             for kind, path, group, problem in found["faults"]
         ]
-        if {len(self.done), len(self.numbers), len(self.checksums), len(self.documents)} != {len(self._index)}:
-            raise ValueError("its arrays are not of one length")
 
     # ── the earlier check ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,6 +217,29 @@ class CheckState:
             kept = self._record.get(file.path)
             self._files[number] = kept if kept and kept[:2] == [file.size, file.version] and file.version else None
         return self._files[number]
+
+    def changes(self, unreadable: set[str]) -> str | None:
+        """Which files are other ones than in the earlier check, in words: what it knew of them is not compared.
+
+        Args:
+            unreadable: files that are not in the index since they cannot be read.
+        """
+        if not self._record:
+            return None
+        now = {file.path: (file.size, file.version) for file in self._index.files}
+        found = {
+            "new": sorted(now.keys() - self._record.keys()),
+            "gone": sorted(self._record.keys() - now.keys() - unreadable),
+            "written or copied anew": sorted(
+                path for path, kept in self._record.items() if path in now and now[path] != (kept[0], kept[1])
+            ),
+        }
+        told = [
+            f"{len(paths):,} {what} ({', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''})"
+            for what, paths in found.items()
+            if paths
+        ]
+        return f"of the files since the last check: {'; '.join(told)}" if told else None
 
     def earlier_rest(self, number: int) -> Earlier | None:
         """What an earlier check found outside of a file's row groups, if the file is as it was."""

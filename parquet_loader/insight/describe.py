@@ -6,6 +6,7 @@ bytes ──► saved state, rank, world size ──► its history, traced ─�
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from ..checkpoint import ONLY, STATE_VERSION, RunState, open_checkpoint, read_state
+from ..container import container_kind
 from ..errors import CheckpointDamagedError
 from ..order.mixture import BLOCK, Lattice, shown_weights
 from ..order.progress import MixtureProgress, Progress, traced
@@ -32,6 +34,16 @@ __all__ = [
 
 _NESTED = 4  # dicts in dicts of a trainer's file
 _TORCH = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+_BEGINNINGS = (
+    (b"PAR1", "a Parquet file"),
+    (b"\x1f\x8b", "compressed by gzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (b"\x93NUMPY", "an array of NumPy"),
+    (b"{", "JSON that is cut off or not valid"),
+)
+_TOML = re.compile(r"^\s*[\w.-]+\s*=\s*\S", re.MULTILINE)
 
 
 class Saved(NamedTuple):
@@ -148,13 +160,40 @@ def open_saved(data: bytes) -> Saved:
             return Saved(found[0], None, None)
         several = f"{len(found)} loader states" if found else "no loader state"
         raise CheckpointDamagedError(f"holds {several}; give what loader.state_dict() gave, alone")
-    if data[:4].startswith(_TORCH):
+    if is_pickled(data):
         raise CheckpointDamagedError(
             "is a file of torch.save or pickle, which may run any code when it is read; take the loader's state out of "
             "it: python -c \"import json, torch; print(json.dumps(torch.load('FILE', weights_only=True)['NAME']))\" > "
             "state.json, with the NAME under which it was saved"
         )
+    other = _other_kind(data)
+    if other is not None:
+        raise CheckpointDamagedError(f"is no checkpoint: it {other}; give what loader.checkpoint() gave")
     return Saved(*open_checkpoint(data))
+
+
+def is_pickled(data: bytes) -> bool:
+    """Whether a file that begins so is one of torch.save or pickle."""
+    return data[:4].startswith(_TORCH)
+
+
+def _other_kind(data: bytes) -> str | None:
+    """What a file is that has never been a checkpoint; None where it may have been one, or nothing is known of it."""
+    kind = container_kind(data)
+    if kind is not None:
+        return None if kind == "checkpoint" else f"is a file of this library, of kind {kind!r}"
+    for begin, what in _BEGINNINGS:
+        if data.startswith(begin):
+            return f"is {what}"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if _TOML.search(text):
+        return "looks like TOML (a run's file is given with --run)"
+    if text.startswith("["):
+        return "is a list, and no dict"
+    return "is text" if text and all(each.isprintable() or each.isspace() for each in text) else None
 
 
 def saved_of(given: bytes | Saved | Mapping[str, Any]) -> Saved:

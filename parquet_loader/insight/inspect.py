@@ -280,12 +280,14 @@ def inspect(
         try:
             found = index_storage(storage, column=column, cache_dir=cache_dir)
         except ParquetLoaderError as error:
-            if strict or len(storage.list_files()) < 2:
+            if strict:
                 raise
             try:
                 found, left_out = readable_index(storage, column, _FOOTERS_AT_ONCE)
             except ParquetLoaderError:
                 raise error from None
+            if not left_out:  # it was nothing that is the matter with files
+                raise
     else:
         found = index if isinstance(index, DatasetIndex) else DatasetIndex.load(index)
         storage = PinnedStorage(storage, found, PARQUET)

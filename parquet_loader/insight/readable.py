@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from ..errors import DataError, FileChangedError, ParquetLoaderError, StorageError
 from ..formats.base import Counting, CountingBudget, FileEntry
 from ..formats.parquet import PARQUET
-from ..index.build import choose_column
+from ..index.build import choose_column, rank_of_name
 from ..index.index import DatasetIndex, assemble
 from ..storage.base import FileInfo, Storage
+from ..storage.local import LocalStorage
 from .check_state import Fault
 
 __all__ = ["fault_of", "readable_index"]
@@ -24,7 +26,7 @@ def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[
         ConfigError: several columns may be meant, or none is in all files that have a list of integers.
         StorageError: no file can be read.
     """
-    files = storage.list_files()
+    files, lost = storage.list_readable() if isinstance(storage, LocalStorage) else (storage.list_files(), {})
     counting = Counting(CountingBudget(_COUNTING_BYTES), False)
 
     def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
@@ -35,12 +37,16 @@ def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[
 
     with ThreadPoolExecutor(threads, thread_name_prefix="parquet-check") as pool:
         read = list(pool.map(entry, files))
-    faults, good = [], []
+    faults = [fault_of(error, "unreadable", path) for path, error in lost.items()]
+    column = column or _common_column([each for each in read if isinstance(each, FileEntry)])
+    good = []
     for file, each in zip(files, read, strict=True):
         if isinstance(each, ParquetLoaderError):
             faults.append(fault_of(each, "unreadable", file.path))
         elif not each.columns or (column is not None and column not in each.columns):
             names = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in each.leaves) or "none"
+            if each.columns:
+                names = f"{', '.join(each.columns)}, lists of integers"
             problem = f"has no list of integers{'' if column is None else f' {column!r}'}; its columns are {names}"
             faults.append(Fault(kind="unreadable", path=file.path, row_group=None, problem=problem))
         else:
@@ -51,6 +57,19 @@ def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[
     kept, entries = [file for file, _ in good], [each for _, each in good]
     root = storage.root if storage.is_remote else ""
     return assemble(kept, entries, choose_column(kept, entries, column), root), faults
+
+
+def _common_column(entries: list[FileEntry]) -> str | None:
+    """Where no list of integers is in all files that have any, the one that is in most, or has the name of tokens; None
+    where several may be meant.
+    """
+    counts = Counter(name for each in entries for name in each.columns)
+    having = sum(bool(each.columns) for each in entries)
+    if not counts or max(counts.values()) == having:
+        return None
+    ranks = {name: (-count, rank_of_name(name)[0]) for name, count in counts.items()}
+    best, *others = sorted(ranks, key=lambda name: ranks[name])
+    return None if ranks[others[0]] == ranks[best] else best
 
 
 def fault_of(error: ParquetLoaderError, kind: str, path: str, row_group: int | None = None) -> Fault:

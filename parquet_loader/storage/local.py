@@ -48,13 +48,25 @@ class LocalStorage:
     def list_files(self) -> list[FileInfo]:
         return self.find(is_data).data_files(self._base, self.root)
 
-    def find(self, wants: Callable[[str], bool]) -> Listing:
-        """All files that are wanted, of whatever kind."""
+    def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
+        """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
+        lost: dict[str, StorageError] = {}
+        files = self.find(is_data, lost).data_files(self._base, self.root)
+        return files, {path[len(self._base) :]: error for path, error in lost.items()}
+
+    def find(self, wants: Callable[[str], bool], lost: dict[str, StorageError] | None = None) -> Listing:
+        """All files that are wanted, of whatever kind; ``lost`` is given those that cannot be looked at."""
         listing = Listing(wants)
         for entry in self._entries:
             found = []
             for path, is_named in _local_files(entry):
-                status = status_of(path) if listing.wants(path, entry) else None
+                try:
+                    status = status_of(path) if listing.wants(path, entry) else None
+                except StorageError as error:
+                    if lost is None:
+                        raise
+                    lost[path] = error
+                    continue
                 if status is not None:
                     found.append(Found(path, status.st_size, str(status.st_mtime_ns), is_named))
             listing.found.append(sorted(found, key=lambda each: each.path))

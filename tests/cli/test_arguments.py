@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from unique_sets import unique_groups, write_set
 
 from parquet_loader import CheckpointDamagedError, Component, ConfigError, ParquetLoader
 from parquet_loader.cli.arguments import add_run, count, run_of, state_of
+from parquet_loader.container import seal_container
 from parquet_loader.insight import open_run
 
 
@@ -82,10 +84,34 @@ def test_a_state_gives_what_is_not_said(folder: Path, tmp_path: Path) -> None:
         assert run.progress.position == 8
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"a": 1}', b"\x95abc"])
+@pytest.mark.parametrize("data", [b"", b'{"a": 1}', b"\x95abc", bytes(9)])
 def test_a_file_that_holds_no_state_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(CheckpointDamagedError, match=r"x: (this is no whole checkpoint|holds no loader state)"):
+        state_of(str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"PAR1....", "is a Parquet file"),
+        (b"{", "is JSON that is cut off or not valid"),
+        (b"[1]", "is a list, and no dict"),
+        (b'[source]\nweb = "web"\n', "looks like TOML (a run's file is given with --run)"),
+        (b"Some words\n", "is text"),
+        (seal_container("check", 1, {}), "is a file of this library, of kind 'check'"),
+    ],
+)
+def test_what_never_was_a_checkpoint_is_said_to_be_what_it_is(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CheckpointDamagedError, match=re.escape(f"x: is no checkpoint: it {says}; give what ")):
+        state_of(str(tmp_path / "x"))
+
+
+def test_no_more_is_read_than_a_checkpoint_may_have(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.truncate(1 << 40)  # of zeros, none of which is stored
+    with pytest.raises(CheckpointDamagedError, match="has 1,099,511,627,776 bytes, and a checkpoint no more than"):
         state_of(str(tmp_path / "x"))
 
 

@@ -114,3 +114,23 @@ def test_checkpoints_are_a_chain_or_not(folder: Path, tmp_path: Path, capsys: py
 def test_checkpoints_and_a_set_are_not_looked_at_together(folder: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["check", str(folder), "--run", "x.bin"]) == 2
     assert "checkpoints are looked at alone" in capsys.readouterr().err
+
+
+def test_a_set_after_the_file_of_a_run_is_checked_with_its_options(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run.toml"
+    run.write_text('source = "absent"\nseq_len = 8\nlanes = 2\neos_id = 899\n')
+    assert main(["check", "--run", str(run), str(folder)]) == 0
+    assert "give the loader eos_id=899" in capsys.readouterr().out
+
+
+def test_a_run_and_checkpoints_together_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run, saved = tmp_path / "run.toml", tmp_path / "a.ckpt"
+    run.write_text(f'source = "{folder}"\nseq_len = 8\nlanes = 2\n')
+    with ParquetLoader.from_toml(run) as loader:
+        saved.write_bytes(loader.checkpoint())
+    assert main(["check", "--run", str(run), str(saved)]) == 2
+    assert f"--run takes a TOML file, {run}, or checkpoints, and not both" in capsys.readouterr().err

@@ -176,3 +176,8 @@ def test_a_current_folder_that_is_gone_matters_to_relative_paths_alone(tmp_path:
     done = run("set")
     assert done.returncode == 2
     assert "set is relative to the current folder, which is there no more" in done.stderr
+
+
+def test_a_path_that_the_locale_does_not_know_is_one_line(tmp_path: Path) -> None:
+    done = command("inspect", "数", env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from unique_sets import SCHEMA, damaged_ids, unique_groups, write_set
 
-from parquet_loader import StorageError, build_index
+from parquet_loader import ConfigError, StorageError, build_index
+from parquet_loader.container import open_container, seal_container
 from parquet_loader.insight import check, units
 from parquet_loader.insight.scan import hash_documents
 from parquet_loader.testing import FaultyFiles
@@ -321,17 +324,89 @@ def test_a_check_that_asks_otherwise_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_damaged_state_is_told_and_the_check_begins_anew(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "state").write_bytes(b"nothing")
+    state = tmp_path / "state"
+    assert check(folder, state=state).ok
+    state.write_bytes(state.read_bytes()[:-1])
     with pytest.warns(UserWarning, match="checking from the start"):
-        assert check(folder, state=tmp_path / "state").ok
-    assert check(folder, state=tmp_path / "state").ok
+        assert check(folder, state=state).ok
+    assert check(folder, state=state).ok
 
 
-def test_a_state_that_cannot_be_written_is_a_note(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: kept["record"].update({"part-000.parquet": 0}),
+        lambda kept: kept["record"]["part-000.parquet"].__setitem__(3, 0),
+        lambda kept: kept["record"]["part-000.parquet"].__setitem__(0, "x"),
+        lambda kept: kept.update(record=[]),
+        lambda kept: kept.update(progress=1),
+    ],
+)
+def test_a_state_of_made_up_content_is_told_and_the_check_begins_anew(
+    folder: Path, tmp_path: Path, change: Callable[[Any], object]
+) -> None:
+    state = tmp_path / "state"
+    assert check(folder, state=state).ok
+    kept = open_container(state.read_bytes(), "check", 1)
+    change(kept)
+    state.write_bytes(seal_container("check", 1, kept))
+    with pytest.warns(UserWarning, match="checking from the start"):
+        assert check(folder, state=state).ok
+
+
+def test_a_file_that_is_not_from_a_check_is_refused_and_stays(folder: Path, tmp_path: Path) -> None:
+    for data in (b"mine", seal_container("checkpoint", 2, {})):
+        (tmp_path / "other").write_bytes(data)
+        with pytest.raises(ConfigError, match="other is not from a check, and stays as it is"):
+            check(folder, state=tmp_path / "other")
+        assert (tmp_path / "other").read_bytes() == data
+    with pytest.raises(ConfigError, match="is no file that a check could be kept in"):
+        check(folder, state="/dev/null")
+
+
+def test_a_state_that_cannot_be_written_is_refused_before_anything_is_read(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    report = check(folder, state=tmp_path / "file" / "state")
+    with pytest.raises(StorageError, match=r"cannot be kept in .*state"):
+        check(folder, state=tmp_path / "file" / "state")
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    report = check(folder, cache_dir=tmp_path / "file")
     assert report.ok
     assert "what was found could not be kept" in report.notes[-1]
+
+
+def test_what_is_new_gone_or_written_anew_since_the_last_check_is_a_note(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", [[[[1]]], [[[2]]], [[[3]]]])
+    small = check(folder).notes
+    (folder / "part-000.parquet").rename(folder / "new.parquet")
+    write_set(tmp_path / "other", [[[[9]]]])
+    os.replace(tmp_path / "other" / "part-000.parquet", folder / "part-001.parquet")
+    note, *_ = set(check(folder).notes) - set(small)
+    assert note == (
+        "of the files since the last check: 1 new (new.parquet); 1 gone (part-000.parquet); "
+        "1 written or copied anew (part-001.parquet)"
+    )
+    assert check(folder).notes == small
+
+
+def test_a_link_that_leads_nowhere_is_a_fault_among_others(folder: Path) -> None:
+    (folder / "gone.parquet").symlink_to("nothing.parquet")
+    (folder / "loop.parquet").symlink_to("loop.parquet")
+    report = check(folder)
+    assert [(fault.kind, fault.path) for fault in report.faults] == [
+        ("unreadable", "gone.parquet"),
+        ("unreadable", "loop.parquet"),
+    ]
+    assert report.files == 2
+
+
+def test_a_file_whose_column_has_another_name_is_a_fault_among_others(folder: Path) -> None:
+    pq.write_table(pa.table({"tokenz": pa.array([[1]], pa.list_(pa.int32()))}), folder / "z.parquet")
+    (fault,) = check(folder).faults
+    assert (fault.kind, fault.path) == ("unreadable", "z.parquet")
+    assert fault.problem == "has no list of integers 'tokens'; its columns are tokenz, lists of integers"
 
 
 def test_other_columns_are_read_for_later_and_may_be_left_out(tmp_path: Path) -> None:
