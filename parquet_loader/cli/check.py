@@ -24,7 +24,10 @@ Reads every byte of sets once, on all cores, and lists all that is wrong: damage
 counts and statistics that are not true, ids out of range, documents without EOS;
 and documents that are the same as another. Each folder or URL is a set, and files
 are one set together. A check may be interrupted, and goes on where it was; what it
-found is kept, so that the next one sees whatever has changed since, byte by byte.
+found is kept, so that the next one sees whatever has changed since, byte by byte, in
+files whose size and time are the same; of others it says that they are others. Of the
+columns beside the tokens the bytes are compared with the next check's, and not judged:
+their page checksums are not verified.
 
 With --order it proves instead, from the index alone, that a run gets each token
 exactly once; with --run and checkpoints it sees whether these are of one run.
@@ -183,6 +186,7 @@ def _facts(report: CheckReport) -> Iterator[tuple[str, str]]:
         of = "" if told.every == 1 else f", of every {told.every}th document by content"
         yield "the same as another", f"{told.documents:,} documents, {told.tokens:,} tokens ({told.share:.2%}){of}"
     yield "read", f"{report.read_bytes:,} bytes"
+    yield "verified", f"column {report.column!r}; bytes of others are kept for the next check to compare, not judged"
 
 
 def _ends(report: CheckReport) -> str:
