@@ -124,6 +124,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--storage-options", json_object, "JSON for the filesystem of a URL; secrets are better in the environment"),
     ):
         run.add_argument(flag, type=kind, help=text, metavar=flag.strip("-").upper().replace("-", "_"))
+    run.add_argument(
+        "--uneven", action="store_const", const=True, help="allow numbers of ranks that do not divide the lanes"
+    )
     run.add_argument("--no-shuffle", dest="shuffle", action="store_const", const=False, help="in storage order")
 
 

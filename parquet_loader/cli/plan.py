@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..insight.changes import Resumption, resumption
@@ -65,11 +65,19 @@ def run(given: argparse.Namespace) -> int:
     saved = None if given.checkpoint is None else saved_in(given.checkpoint)
     source, options = run_of(given, None if saved is None else saved.state)
     opened = open_run(source, options)
-    resumed = None if saved is None else resumption(opened, saved.state)
-    planned = None
+    resumed = None if saved is None else resumption(opened, saved, world_sizes=given.world_sizes or ())
+    planned, part = None, None
+    if saved is not None and saved.rank is not None and saved.world_size is not None:
+        part = saved.rank, saved.world_size
     if resumed is None or resumed.refused is None:
-        planned = plan(opened, tokens=given.tokens, steps=given.steps, world_sizes=given.world_sizes, exact=given.exact)
-    part = None if saved is None or saved.rank is None else (saved.rank, saved.world_size)
+        planned = plan(
+            opened,
+            tokens=given.tokens,
+            steps=given.steps,
+            world_sizes=given.world_sizes,
+            exact=given.exact,
+            part=part,
+        )
     sizes = () if planned is None else planned.world_sizes
     # What was not asked for may be refused without anything being wrong.
     asked = given.world_sizes is not None and any(each.refused for each in sizes)
@@ -81,7 +89,7 @@ def run(given: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _resumption(found: Resumption | None, part: tuple[int, int | None] | None) -> Iterator[str]:
+def _resumption(found: Resumption | None, part: tuple[int, int] | None) -> Iterator[str]:
     if found is None:
         return
     if found.refused is not None or found.begin is None:
@@ -91,14 +99,23 @@ def _resumption(found: Resumption | None, part: tuple[int, int | None] | None) -
         f"goes on at step {found.begin.step:,}, token {found.begin.token:,}: {found.repeated:,} tokens repeated, "
         f"{found.skipped:,} skipped"
     )
-    for change in found.changes or ("nothing is otherwise from there on",):
+    for change in found.changes or ("nothing that a checkpoint keeps is otherwise from there on",):
         yield f"  {change}"
+    shown = ", ".join(f"{name} {_given(value)}" for name, value in found.not_kept.items())
+    yield f"  a checkpoint does not keep these, which hold as they are given now, whatever they were: {shown}"
     if part is not None:
         yield (
             f"  this is the part of rank {part[0]} of {part[1]}: only that rank of as many takes it; "
             "merge_checkpoints makes one of all parts that any number of ranks takes"
         )
     yield ""
+
+
+def _given(value: Any) -> str:
+    """A value that a checkpoint does not keep."""
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{name} {_given(each)}" for name, each in value.items()) + ")"
+    return "without end" if value is None else str(value)
 
 
 def _plan(found: Plan) -> Iterator[str]:

@@ -8,13 +8,13 @@ from itertools import islice
 
 import numpy as np
 
-from ..checkpoint import ONLY
+from ..checkpoint import ONLY, check_part
 from ..engine.config import EngineConfig
 from ..engine.cost import beyond_bytes, required_bytes
 from ..engine.mixer import demand, mixture_bytes, sheets_bytes
 from ..engine.rehearsal import expected_peak_bytes
-from ..errors import ConfigError, SourceExhaustedError
-from ..options import LoaderOptions, integer
+from ..errors import CheckpointMismatchError, ConfigError, SourceExhaustedError
+from ..options import LoaderOptions, check_world_size, integer
 from ..order.mixture import BLOCK, Weights
 from ..order.order import Window, lane_range
 from ..order.progress import MixtureProgress, Progress, traced
@@ -228,6 +228,7 @@ def plan(
     steps: int | None = None,
     world_sizes: Sequence[int] | None = None,
     exact: bool = False,
+    part: tuple[int, int] | None = None,
 ) -> Plan:
     """What a run will do from where it is, from the index alone.
 
@@ -236,8 +237,10 @@ def plan(
         tokens: to which it goes, counted from its beginning.
         steps: to which it goes, in place of tokens. None of both for the rest of the epoch, or of its `epochs`; a
             mixture's epoch is as many tokens as its sources hold.
-        world_sizes: numbers of ranks; None for some that divide the lanes.
+        world_sizes: numbers of ranks; None for some that divide the lanes, or of a part for those that it is of.
         exact: count what is read for every window, however long it takes; else a long run is scaled from some.
+        part: (rank, world size) whose checkpoint the run goes on from, where it was not merged: other numbers of ranks
+            are refused then, as the loader does.
 
     Raises:
         ConfigError: tokens and steps at once, or numbers that are none.
@@ -248,7 +251,9 @@ def plan(
     rows, over = _rows_to_go(run, tokens, steps)
     end, error = _advanced(run, rows)
     dividing = dividing_world_sizes(options.lanes)
-    if world_sizes is None:
+    if world_sizes is None and part is not None:
+        world_sizes = [part[1]]
+    elif world_sizes is None:
         powers = [size for size in dividing if size & (size - 1) == 0]
         world_sizes = powers[:_MOST_WORLD_SIZES]
     most_plans = None if exact else _MOST_PLANS
@@ -266,7 +271,7 @@ def plan(
         sources=tuple(_sources(run, end, error)),
         stages=stages,
         world_sizes=tuple(
-            _on_ranks(run, end, integer("world_size", world_size, 1), most_plans) for world_size in world_sizes
+            _on_ranks(run, end, integer("world_size", world_size, 1), most_plans, part) for world_size in world_sizes
         ),
         dividing=dividing,
         notes=tuple(_notes(run, end)),
@@ -503,12 +508,16 @@ def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _on_ranks(run: SetRun | MixtureRun, end: Progress, world_size: int, most_plans: int | None) -> WorldSizePlan:
+def _on_ranks(
+    run: SetRun | MixtureRun, end: Progress, world_size: int, most_plans: int | None, part: tuple[int, int] | None
+) -> WorldSizePlan:
     options, lanes = run.options, run.options.lanes
     refused = None
     try:
-        LoaderOptions(**options.keywords(world_size=world_size, rank=0))
-    except ConfigError as error:
+        check_world_size(world_size, lanes, options.uneven)
+        if part is not None and part[1] != world_size:
+            check_part(*part, 0, world_size)
+    except (ConfigError, CheckpointMismatchError) as error:
         refused = str(error)
     ranks = min(world_size, lanes)
     places = [lane_range(rank, ranks, lanes) for rank in range(ranks)]

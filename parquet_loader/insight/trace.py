@@ -25,7 +25,7 @@ from ..checkpoint import ONLY
 from ..engine.config import EngineConfig
 from ..errors import ConfigError
 from ..index.index import DatasetIndex
-from ..options import integer
+from ..options import check_world_size, integer
 from ..order.order import lane_range
 from ..runs import MixtureRun, SetRun, Step
 from .fragments import Occurrence, Stretches, occurrences, stretches_of
@@ -184,7 +184,7 @@ def which(
         rank, world_size: the rows of this rank, in place of ``rows``.
 
     Raises:
-        ConfigError: no such step, row or column.
+        ConfigError: no such step, row or column; or a world size that the loader would refuse.
         SourceExhaustedError: a source of the mixture ends before the step.
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
@@ -248,7 +248,8 @@ class Tracer:
         if rank is not None or world_size is not None:
             if rows is not None or rank is None or world_size is None:
                 raise ConfigError("give rank and world_size together, and no rows beside them")
-            world_size = integer("world_size", world_size, 1, lanes)
+            world_size = integer("world_size", world_size, 1)
+            check_world_size(world_size, lanes, self._run.options.uneven)
             rows = range(*lane_range(integer("rank", rank, 0, world_size - 1), world_size, lanes))
         picked = range(lanes) if rows is None else sorted({integer("a row", row, 0, lanes - 1) for row in rows})
         at = step_of(self._run, integer("step", step, 0, MOST_STEPS))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import ParquetLoader, merge_checkpoints
+from parquet_loader import CheckpointMismatchError, ParquetLoader, merge_checkpoints
 from parquet_loader.cli.main import main
 
 
@@ -85,6 +85,7 @@ def test_what_the_checkpoint_tells_need_not_be_given(
         "repeated": 0,
         "skipped": 0,
         "changes": [],
+        "not_kept": {"overlap": 0, "epochs": None},
     }
     assert (found["plan"]["lanes"], found["plan"]["sources"][0]["shuffle"]["window"]) == (4, 3)
 
@@ -105,9 +106,44 @@ def test_a_refused_resume_is_something_wrong(
 def test_a_part_of_one_rank_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ParquetLoader(folder, seq_len=8, lanes=4, rank=1, world_size=2) as loader:
         (tmp_path / "part").write_bytes(loader.checkpoint())
-    status, out = plan(capsys, folder, "--checkpoint", tmp_path / "part")
+    status, out = plan(capsys, folder, "--checkpoint", tmp_path / "part", "--world-sizes", 2)
     assert status == 0
     assert "this is the part of rank 1 of 2: only that rank of as many takes it" in out
+    status, out = plan(capsys, folder, "--checkpoint", tmp_path / "part", "--json")
+    assert status == 0
+    assert [each["world_size"] for each in json.loads(out)["plan"]["world_sizes"]] == [2]
+
+
+def test_a_part_of_one_rank_is_refused_for_other_ranks_in_the_words_of_the_loader(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ParquetLoader(folder, seq_len=8, lanes=4, rank=0, world_size=2) as loader:
+        (tmp_path / "part").write_bytes(loader.checkpoint())
+    other = ParquetLoader(folder, seq_len=8, lanes=4, rank=0, world_size=4)
+    with other as loader, pytest.raises(CheckpointMismatchError) as caught:
+        loader.resume((tmp_path / "part").read_bytes())
+    status, out = plan(capsys, folder, "--checkpoint", tmp_path / "part", "--world-sizes", 4, "--json")
+    assert (status, json.loads(out)["resume"]["refused"]) == (1, str(caught.value))
+    status, out = plan(capsys, folder, "--checkpoint", tmp_path / "part", "--world-sizes", "2,4", "--json")
+    found = json.loads(out)
+    assert (status, found["resume"]["refused"]) == (1, None)
+    assert [each["refused"] for each in found["plan"]["world_sizes"]] == [None, str(caught.value)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--epochs", 3), "overlap 0, epochs 3, tail pad"),
+        (("--epochs", 3, "--tail", "drop"), "overlap 0, epochs 3, tail drop"),
+        (("--overlap", 1), "overlap 1, epochs without end"),
+    ],
+)
+def test_what_a_checkpoint_does_not_keep_is_told(
+    folder: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[object, ...], says: str
+) -> None:
+    _, out = plan(capsys, folder, "--checkpoint", checkpoint, *arguments)
+    assert "nothing that a checkpoint keeps is otherwise from there on" in out
+    assert f"does not keep these, which hold as they are given now, whatever they were: {says}\n" in out
 
 
 @pytest.mark.parametrize(

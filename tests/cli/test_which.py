@@ -178,3 +178,13 @@ def test_a_document_is_told_with_its_text_and_other_columns(texts: Path, capsys:
 def test_text_needs_a_tokenizer_that_files_or_arguments_name(texts: Path, capsys: Any) -> None:
     assert main(["which", str(texts), "--seq-len", "32", "--lanes", "2", "--step", "1", "--text"]) == 2
     assert "which tokenizer wrote them: name it with" in capsys.readouterr().err
+
+
+def test_ranks_that_the_loader_refuses_are_refused_unless_they_are_allowed(folder: Path, capsys: Any) -> None:
+    of_rank = ["--run", str(folder / "run.toml"), "--step", "0", "--rank", "1", "--world-size", "3"]
+    assert main(["which", *of_rank]) == 2
+    assert "allow it with uneven=True (--uneven on the command line)" in capsys.readouterr().err
+    found = asked(folder, capsys, *of_rank[2:], "--uneven")
+    assert {piece["row"] for piece in found["pieces"]} == {1}
+    (folder / "run.toml").write_text(f"uneven = true\n{RUN}")
+    assert asked(folder, capsys, *of_rank[2:]) == found

@@ -148,6 +148,22 @@ def test_rows_that_a_source_has_too_little_left_for_are_refused(sets: dict[str, 
     assert found.refused == refusal(sources, state, weights=WEIGHTS, seq_len=400)
 
 
+def test_limits_of_sources_are_told_as_they_are_now(sets: dict[str, Path]) -> None:
+    sources = {"a": Component(sets["a"], max_epochs=9), "b": sets["b"]}
+    state = state_of(sources, weights=WEIGHTS)
+    changed = {**sources, "a": Component(sets["a"], max_epochs=8)}
+    found = foreseen(changed, state, weights=WEIGHTS, exhausted="redistribute", overlap=1)
+    assert (found.refused, found.changes) == (None, ())
+    assert found.not_kept == {"overlap": 1, "max_epochs": {"a": 8, "b": None}, "exhausted": "redistribute"}
+
+
+def test_an_eos_of_a_component_may_not_change(sets: dict[str, Path]) -> None:
+    state = state_of({"a": sets["a"]}, weights={"a": 1})
+    found = foreseen({"a": Component(sets["a"], eos_id=0)}, state, weights={"a": 1})
+    assert found.refused is not None
+    assert "'a': eos_id is None in the checkpoint and 0 in this loader" in found.refused
+
+
 def test_what_is_no_state_is_an_error(sets: dict[str, Path]) -> None:
     with pytest.raises(CheckpointDamagedError):
         foreseen(sets["a"], {"version": 2})
