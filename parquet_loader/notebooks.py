@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from .printable import printable
+
 __all__ = ["html_table"]
 
 _LEFT, _RIGHT = ("text-align: left", "text-align: right")
@@ -38,7 +40,7 @@ def html_table(
     parts.append("</tbody></table>")
     further = [f"and {len(cells) - _MOST_ROWS:,} more"] if len(cells) > _MOST_ROWS else []
     parts += [f"<p>{html.escape(note)}</p>" for note in [*further, *notes]]
-    return "".join(parts)
+    return printable("".join(parts))
 
 
 def _text(value: object) -> str:

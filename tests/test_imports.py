@@ -19,6 +19,7 @@ ORDER = [
     "starting",
     "errors",
     "advice",
+    "printable",
     "notebooks",
     "interrupts",
     "turns",

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
 from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
-from ..insight.printable import printable
+from ..printable import printable
 from .arguments import HelpFormatter, count
 from .output import complain, print_json, say, table
 from .sets import NamedSet, add_sets, sets_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..insight.printable import printable
+from ..printable import printable
 
 __all__ = ["Progress", "complain", "plain", "print_json", "say", "table"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..insight.opening import open_run
-from ..insight.printable import printable
 from ..insight.show import Shown, ShownPiece, show
+from ..printable import printable
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 from .text import columns_from, is_url, tokenizer_of
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..insight.opening import open_run
-from ..insight.printable import printable
 from ..insight.records import describe_pieces
 from ..insight.text import open_tokenizer, open_tokenizer_of
 from ..insight.trace import Piece, Places, Trace, Tracer
+from ..printable import printable
 from ..runs import MixtureRun, SetRun
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 from .output import Progress, print_json, table

@@ -567,7 +567,8 @@ def rehearse(tasks: Iterator[Task[int]], budget: Budget, *, threads: int, ahead_
             shared.running -= 1
             del shared.clocks[number]
         else:
-            outcomes = shared.hand_out(stream)
+            with shared.lock:
+                outcomes = shared.hand_out(stream)
             if outcomes is None and not in_use.get(stream):
                 return  # the budget is too small
             budget.release(in_use.get(stream, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import isqrt
 
 import numpy as np
 
@@ -162,8 +163,8 @@ class WorldSizePlan:
         rows_least, rows_most: of a batch of a rank.
         refused: what the loader would say in place of running; None where it runs.
         least_bytes: the least budget, of the rank that needs most.
-        peak_bytes: what a rank will hold at most, counted as its budget is, where training is slower than loading;
-            None where the budget is too small.
+        peak_bytes: what a rank will hold at most, counted as its budget is, where training is slower than loading and
+            as many requests run at once as may; None where the budget is too small.
         bytes_read: from storage, by all ranks together.
         reads: in as many requests.
         rank_bytes, rank_reads: the most of one rank.
@@ -255,7 +256,7 @@ def plan(
         world_sizes = [part[1]]
     elif world_sizes is None:
         powers = [size for size in dividing if size & (size - 1) == 0]
-        world_sizes = powers[:_MOST_WORLD_SIZES]
+        world_sizes = (powers if len(powers) > 2 else dividing)[:_MOST_WORLD_SIZES]
     most_plans = None if exact else _MOST_PLANS
     begin, until = moment(run, progress, progress.position), moment(run, end, end.position)
     stages = _stages(run, end) if isinstance(end, MixtureProgress) and isinstance(run, MixtureRun) else ()
@@ -280,7 +281,8 @@ def plan(
 
 def dividing_world_sizes(lanes: int) -> tuple[int, ...]:
     """The numbers of ranks that get equally many lanes each."""
-    return tuple(size for size in range(1, lanes + 1) if lanes % size == 0)
+    small = [size for size in range(1, isqrt(lanes) + 1) if lanes % size == 0]
+    return tuple(sorted({*small, *(lanes // size for size in small)}))
 
 
 # ── how far ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -537,7 +539,9 @@ def _on_ranks(
     peak = None
     try:
         run.check_budget(configs[largest], given=options.window is not None or run.progress.position > 0)
-        peak = _peak_bytes(run, configs[largest], least_bytes) if configs[largest] else None
+        # Those in the middle of windows lie in more row groups than the first.
+        most = {largest, ranks // 2, max(range(ranks), key=lambda rank: found[rank].bytes)}
+        peak = max(_peak_bytes(run, configs[rank], least_bytes) for rank in most) if configs[largest] else None
     except ConfigError as error:
         refused = refused or str(error)
     following, _ = _advanced(run, 1)

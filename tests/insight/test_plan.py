@@ -18,6 +18,7 @@ from unique_sets import random_files, unique_groups, write_set
 from parquet_loader import Component, ConfigError, ParquetLoader, SourceExhaustedError
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.insight import open_run, plan
+from parquet_loader.insight.plan import dividing_world_sizes
 from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.base import FileInfo
 from parquet_loader.storage.local import LocalStorage
@@ -360,6 +361,11 @@ MEMORY = {
     "even": ("even", dict(lanes=32, window=8)),
     "one rank of four": ("even", dict(lanes=32, window=16, world_size=4, rank=2)),
     "a small budget": ("even", dict(lanes=32, window=8, budget_bytes=16 << 20)),
+    "the least budget": ("even", dict(lanes=32, window=8, budget_bytes=10_500_000)),
+    "the least budget of a mixture": (
+        "mixture",
+        dict(lanes=32, window=8, weights={"even": 0.6, "huge": 0.3, "tiny": 0.1}, budget_bytes=None),
+    ),
     "two requests and threads": ("even", dict(lanes=32, window=8, threads=2, requests=2)),
     "one huge row group a window": ("huge", dict(lanes=32, window=1)),
     "tiny row groups": ("tiny", dict(lanes=32, window=100)),
@@ -381,6 +387,11 @@ def test_a_rank_holds_at_most_what_is_planned_within_a_quarter(large: dict[str, 
         }
     options = {"seq_len": 512, "threads": 1, **options}  # of several, a busy machine may run fewer at once
     whole = {key: value for key, value in options.items() if key != "rank"}
+    if "budget_bytes" in whole and whole["budget_bytes"] is None:
+        del whole["budget_bytes"]
+        options["budget_bytes"] = whole["budget_bytes"] = (
+            plan(run_of(source, whole), world_sizes=[1]).world_sizes[0].least_bytes
+        )
     planned = plan(run_of(source, whole), world_sizes=[options.get("world_size", 1)]).world_sizes[0]
     with ParquetLoader(source, **options) as loader:
         for _ in loader:
@@ -417,6 +428,9 @@ def test_world_sizes_that_divide_are_listed_and_others_refused_as_the_loader_ref
         with pytest.raises(ConfigError) as caught:
             ParquetLoader(sets["a"], world_size=found.world_size, **options)
         assert found.refused == str(caught.value)
+    assert dividing_world_sizes(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+    some = plan(run_of(sets["a"], dict(seq_len=8, lanes=9))).world_sizes
+    assert [each.world_size for each in some] == [1, 3, 9]
     allowed = plan(run_of(sets["a"], {**options, "uneven": True}), world_sizes=[5]).world_sizes[0]
     assert allowed.refused is None
 

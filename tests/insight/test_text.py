@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parquet_loader import build_index
 from parquet_loader.errors import ConfigError
-from parquet_loader.insight.printable import printable
 from parquet_loader.insight.text import open_tokenizer, open_tokenizer_of
 from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
+from parquet_loader.printable import printable
 from parquet_loader.storage.opening import open_storage
 
 

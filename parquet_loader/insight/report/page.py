@@ -11,6 +11,7 @@ from typing import Any
 from ...checkpoint import read_state
 from ...engine.config import EngineConfig
 from ...errors import StorageError
+from ...printable import printable
 from ...runs import MixtureRun, SetRun
 from ...sets import OpenSet
 from ...storage.atomic import write_atomically
@@ -72,12 +73,13 @@ def report(
     folder = resources.files(__package__)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
-    return template.render(
+    page = template.render(
         title=title or _title(run),
         style=folder.joinpath("page.css").read_text(encoding="utf-8"),
         head=top,
         sections=shown,
     )
+    return printable(page)  # names and samples may hold what turns text around, or is no character of a page
 
 
 def write_report(path: str | os.PathLike[str], run: SetRun | MixtureRun, **how: Any) -> None:

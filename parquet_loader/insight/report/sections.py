@@ -10,13 +10,13 @@ import numpy as np
 
 from ...order.mixture import BLOCK
 from ...order.progress import MixtureProgress, traced
+from ...printable import printable
 from ...remarks import remarks
 from ...runs import MixtureRun, SetRun
 from ...sets import OpenSet
 from ..describe import CheckpointDescription
 from ..inspect import Inspection, LengthSample, Quantile, Sampled
 from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
-from ..printable import printable
 from . import charts
 from .ink import amount
 from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
