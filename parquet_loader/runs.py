@@ -809,7 +809,10 @@ def run_of(
     else:
         for name, default in (("weights", None), ("exhausted", "raise")):
             if getattr(options, name) != default:
-                raise ConfigError(f"{name} is for several sources: give a dict of them, {{'name': path, ...}}")
+                raise ConfigError(
+                    f"{name} is for several sources: give a dict of them, {{'name': path, ...}}, a table [source] in "
+                    "TOML, or NAME=PATH of each on the command line"
+                )
         run = SetRun(source, options, counters)
     run.progress = run.advanced(options.skip_batches)
     return run

@@ -34,7 +34,8 @@ def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 def test_a_plan_is_shown_as_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out = plan(capsys, folder, "--seq-len", 8, "--lanes", 4, "--tokens", "2e3")
     assert status == 0
-    assert out.startswith("step 0 to 63, token 0 to 2,016: 63 steps of 32 tokens\n")
+    assert out.startswith("one set: seq_len 8, lanes 4, seed 0\n")
+    assert "\nstep 0 up to 63, token 0 up to 2,016: 63 steps of 32 tokens\n" in out
     assert "world sizes that divide 4 lanes: 1, 2, 4" in out
     assert "ranks  rows  memory MB  budget MB  read MB  requests  times  by a rank MB  at first MB  tokens  runs" in out
 
@@ -70,7 +71,7 @@ def test_a_run_that_goes_on_says_where(folder: Path, checkpoint: Path, capsys: p
     status, out = plan(capsys, folder, "--checkpoint", checkpoint, "--seq-len", 16, "--world-sizes", 2)
     assert status == 0
     assert out.startswith("goes on at step 9, token 288: 0 tokens repeated, 0 skipped\n  rows have 16 tokens and had 8")
-    assert "step 9 to " in out
+    assert "step 9 up to " in out
 
 
 def test_what_the_checkpoint_tells_need_not_be_given(
@@ -146,9 +147,83 @@ def test_what_a_checkpoint_does_not_keep_is_told(
     assert f"does not keep these, which hold as they are given now, whatever they were: {says}\n" in out
 
 
+def rows_of(out: str, header: str) -> list[list[str]]:
+    """The cells of the lines below a table's header."""
+    lines = out.splitlines()
+    first = next(number for number, line in enumerate(lines) if header in line and "─" in lines[number + 1])
+    below = lines[first + 2 :]
+    return [line.split() for line in below[: below.index("")]]
+
+
+def test_a_plan_begins_with_what_the_run_is(folder: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = (folder, "--seq-len", 8, "--lanes", 4, "--seed", 5, "--window", 30)
+    _, out = plan(capsys, *run)
+    assert out.startswith("one set: seq_len 8, lanes 4, seed 5\n")
+    ((groups, window, path),) = rows_of(out, "row groups  window  path")
+    assert (groups, window) == ("12", "30")
+    assert str(folder).endswith(path.removeprefix("…"))
+    _, out = plan(capsys, "--checkpoint", checkpoint, folder)
+    assert rows_of(out, "row groups  window  path")[0][:2] == ["12", "3"]
+    _, out = plan(capsys, f"a={folder}", f"b={folder}", *run[1:], "--weights", "tokens", "--no-shuffle")
+    assert out.startswith("a mixture of 2 sources: seq_len 8, lanes 4, seed 5, not shuffled\n")
+    assert [row[:3] for row in rows_of(out, "row groups  window  path")] == [[name, "12", "30"] for name in "ab"]
+    files = sorted(folder.glob("*.parquet"))
+    _, out = plan(capsys, *files, *run[1:])
+    assert out.startswith("one set of several paths: seq_len 8")
+
+
+def test_tables_fit_a_terminal(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"source_{number}" for number in range(6)]
+    deep = tmp_path / ("a" * 60) / ("b" * 60)
+    deep.parent.mkdir()
+    folder.rename(deep)
+    sources = [f"{name}={deep}" for name in names]
+    shares = json.dumps(dict.fromkeys(names, 1))
+    _, out = plan(capsys, *sources, "--seq-len", 8, "--lanes", 4, "--weights", shares, "--steps", 200)
+    lines = out.split("memory ")[0].splitlines()
+    assert max(map(len, lines)) <= 120
+    assert [row[-3:-1] for row in rows_of(out, "from step")] == [[name, "16.67%"] for name in names]
+
+
+def test_stages_are_said_to_begin_with_blocks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = (f"a={folder}", f"b={folder}", "--seq-len", 8, "--lanes", 4, "--steps", 200)
+    says = "a stage begins with the next block of 64 steps"
+    _, out = plan(capsys, *run, "--weights", '[[0, {"a": 1}], [1000, {"b": 1}]]')
+    assert out.count(says) == 1
+    _, out = plan(capsys, *run, "--weights", '{"a": 1, "b": 1}')
+    assert says not in out
+
+
+def test_a_source_that_is_used_up_before_its_epochs_are_says_why(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = (f"a={folder}", f"b={folder}", "--seq-len", 8, "--lanes", 4, "--weights", '{"a": 3, "b": 1}')
+    (folder.parent / "run.toml").write_text(
+        'seq_len = 8\nlanes = 4\nweights = {a = 3, b = 1}\nexhausted = "redistribute"\n[source]\na = "set"\n'
+        'b = {source = "set", max_epochs = 1}\n'
+    )
+    _, out = plan(capsys, "--run", folder.parent / "run.toml", "--tokens", "2e4", "--json")
+    b = json.loads(out)["plan"]["sources"][1]
+    left = b["tokens"] - b["drawn"]
+    assert 0 < left < 64 * 8 * 4 / 4
+    _, out = plan(capsys, "--run", folder.parent / "run.toml", "--tokens", "2e4")
+    assert (
+        f"source 'b' counts as used up at step {b['exhausted']['step']:,}, after {b['epochs']:.2f} of 1 epochs: the "
+        f"{left:,} tokens that are left are fewer than the next block of 64 steps needs"
+    ) in out
+    _, out = plan(capsys, *run, "--tokens", "2e4")
+    assert "counts as used up" not in out
+
+
+def test_memory_is_not_said_to_be_a_bound(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = plan(capsys, folder, "--seq-len", 8, "--lanes", 4)
+    assert "memory     about the most" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("{folder}", "--seq-len", 8, "--lanes", 4, "--weights", '{"a": 1}'), "NAME=PATH"),
         (("nothing", "--seq-len", 8, "--lanes", 4), "there is no"),
         (("{folder}", "--seq-len", 8, "--lanes", 4, "--tokens", 5, "--steps", 5), "tokens=5 or steps=5, not both"),
         (("{folder}", "--checkpoint", "nothing"), "cannot read nothing"),
