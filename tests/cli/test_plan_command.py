@@ -215,6 +215,41 @@ def test_a_source_that_is_used_up_before_its_epochs_are_says_why(
     assert "counts as used up" not in out
 
 
+def test_the_schedule_of_a_refusal_can_be_pasted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = (f"a={folder}", f"b={folder}", "--seq-len", 8, "--lanes", 4)
+    sources = {"a": folder, "b": folder}
+    with ParquetLoader(sources, seq_len=8, lanes=4, weights={"a": 3, "b": 1}) as loader:
+        for _ in zip(range(70), loader, strict=False):
+            pass
+        (tmp_path / "state").write_bytes(merge_checkpoints([loader.checkpoint()]))
+    at = ("--checkpoint", tmp_path / "state")
+    status, out = plan(capsys, *run, *at, "--weights", '{"a": 1, "b": 1}')
+    assert status == 1
+    in_toml, _, line = out.strip().partition("in TOML ")[2].partition(", else weights=")
+    assert plan(capsys, *run, *at, "--weights", line)[0] == 0
+    (tmp_path / "run.toml").write_text(f"seq_len = 8\nlanes = 4\n{in_toml}\n[source]\na = 'set'\nb = 'set'\n")
+    assert plan(capsys, "--run", tmp_path / "run.toml", *at)[0] == 0
+
+
+def test_ranks_that_do_not_divide_the_lanes_may_be_allowed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = (folder, "--seq-len", 8, "--lanes", 4, "--world-sizes", 3)
+    status, out = plan(capsys, *run)
+    assert status == 1
+    assert "allow it with uneven=True (--uneven on the command line)" in out
+    assert plan(capsys, *run, "--uneven")[0] == 0
+
+
+def test_the_help_of_a_run_tells_what_is_done_where_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for each in ("of the shuffle (0)", "pad or drop (pad)", "redistribute (raise)", "64 million tokens"):
+        assert each in said
+    assert "several are one set together" in said
+
+
 def test_memory_is_not_said_to_be_a_bound(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out = plan(capsys, folder, "--seq-len", 8, "--lanes", 4)
     assert "memory     about the most" in out

@@ -153,7 +153,7 @@ def advised(error: Exception) -> list[tuple[int, dict[str, float]]]:
     """The weights that an error says to write."""
     found = re.search(r"weights=(\[.*\])", str(error))
     assert found is not None, error
-    return ast.literal_eval(found[1])
+    return [(token, shares) for token, shares in ast.literal_eval(found[1])]
 
 
 def test_weights_of_the_past_that_are_others_are_refused_with_both_and_what_to_write(sources) -> None:
