@@ -12,7 +12,7 @@ from ..insight.plan import Moment, Plan, SourcePlan, StagePlan, plan
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, saved_in, world_sizes
 from .output import print_json, say, table
 
-__all__ = ["add", "run"]
+__all__ = ["add", "run", "words_of"]
 
 _EXAMPLES = """\
 examples:
@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"resume": resumed, "plan": planned})
     else:
-        say("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
+        say("\n".join([*_resumption(resumed, part), *([] if planned is None else words_of(planned))]))
     return 1 if wrong else 0
 
 
@@ -119,11 +119,14 @@ def _resumption(found: Resumption | None, part: tuple[int, int] | None) -> Itera
 def _given(value: Any) -> str:
     """A value that a checkpoint does not keep."""
     if isinstance(value, Mapping):
-        return "(" + ", ".join(f"{name} {_given(each)}" for name, each in value.items()) + ")"
+        some = [f"{name} {each}" for name, each in value.items() if each is not None]
+        others = [f"{'others ' if some else ''}without end"] if len(some) < len(value) else []
+        return f"({', '.join(some + others)})"
     return "without end" if value is None else str(value)
 
 
-def _plan(found: Plan) -> Iterator[str]:
+def words_of(found: Plan) -> Iterator[str]:
+    """A plan as people read it, in paragraphs and tables no wider than 120 columns."""
     mixed, several = found.sources[0].name is not None, len(found.sources[0].paths) > 1
     yield (
         (f"a mixture of {len(found.sources)} sources" if mixed else "one set" + (" of several paths" * several))
@@ -152,10 +155,12 @@ def _plan(found: Plan) -> Iterator[str]:
         ("epochs", _epochs),
         *((("asked for", lambda source: f"{source.target:.2%}"),) if mixed else ()),
         *((("share", lambda source: f"{source.achieved:.2%}"),) if mixed else ()),
-        ("repeats (step)", lambda source: _when(source.repeats)),
-        ("used up (step)", lambda source: _when(source.exhausted)),
+        ("repeats at", lambda source: _when(source.repeats)),
+        ("used up at", lambda source: _when(source.exhausted)),
         ("then", lambda source: source.then if source.max_epochs is not None else None),
     )
+    if any(source.repeats or source.exhausted for source in found.sources):
+        yield "repeats at, used up at: the step that begins its second epoch, the first step without it"
     if found.stages:
         yield ""
         yield _stages(found.stages)

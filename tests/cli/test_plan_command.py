@@ -10,6 +10,9 @@ from unique_sets import unique_groups, write_set
 
 from parquet_loader import CheckpointMismatchError, ParquetLoader, merge_checkpoints
 from parquet_loader.cli.main import main
+from parquet_loader.cli.plan import words_of
+from parquet_loader.insight.plan import Cuts, Moment, Plan, ShufflePlan, SourcePlan, StagePlan, WorldSizePlan
+from parquet_loader.insight.reads import RankReads
 
 
 @pytest.fixture
@@ -183,6 +186,85 @@ def test_tables_fit_a_terminal(folder: Path, tmp_path: Path, capsys: pytest.Capt
     lines = out.split("memory ")[0].splitlines()
     assert max(map(len, lines)) <= 120
     assert [row[-3:-1] for row in rows_of(out, "from step")] == [[name, "16.67%"] for name in names]
+
+
+def test_tables_of_a_large_run_fit_a_terminal_too() -> None:
+    def source(name: str) -> SourcePlan:
+        cuts = Cuts(
+            documents=2_000_000_000,
+            mean_tokens=1500.0,
+            lane_borders=10**6,
+            cut_by_lanes=1e6,
+            rows=1e9,
+            in_several_rows=1.0,
+            documents_in_a_row=1.5,
+        )
+        shuffle = ShufflePlan(
+            window=10_000,
+            row_groups=3_000_000,
+            window_tokens=64_000_000,
+            share=0.001,
+            rows_of_window=1000.0,
+            draws=4096,
+            shown_before=0.001,
+        )
+        at = Moment(step=1_234_567, token=999_999_999_999)
+        return SourcePlan(
+            name=name,
+            paths=("s3://bucket/" + "deep/" * 40,),
+            tokens=300_000_000_000,
+            drawn=900_000_000_000,
+            epochs=3.97,
+            target=1 / 3,
+            achieved=1 / 3,
+            repeats=at,
+            max_epochs=4,
+            exhausted=at,
+            then="redistribute",
+            cuts=cuts,
+            shuffle=shuffle,
+        )
+
+    names = ["fineweb_edu_hq", "the_stack_v3", "arxiv"]
+    shares = dict.fromkeys(names, 1 / 3)
+    begin, end = Moment(step=0, token=0), Moment(step=1_234_567, token=2_700_000_000_000)
+    stage = StagePlan(begin=begin, end=end, by="schedule", scheduled=0, target=shares, achieved=shares)
+    ranks = WorldSizePlan(
+        world_size=2048,
+        divides=True,
+        rows_least=4,
+        rows_most=4,
+        refused=None,
+        least_bytes=10**9,
+        peak_bytes=2 * 10**9,
+        bytes_read=9 * 10**12,
+        reads=123_456_789,
+        rank_bytes=10**10,
+        rank_reads=10**5,
+        amplification=12.5,
+        exact=False,
+        first_batch=RankReads(bytes=10**9, reads=10, row_groups=10, tokens=64_000_000),
+    )
+    found = Plan(
+        seq_len=4096,
+        lanes=8192,
+        seed=0,
+        shuffle=True,
+        step_tokens=2**25,
+        begin=begin,
+        end=end,
+        steps=end.step,
+        tokens=end.token,
+        over=None,
+        sources=tuple(map(source, names)),
+        stages=(stage, stage),
+        world_sizes=(ranks,),
+        dividing=(1, 2),
+        notes=(),
+    )
+    lines = list(words_of(found))
+    assert any("fineweb_edu_hq" in line for line in lines)
+    assert max(len(line) for each in lines for line in each.splitlines()) <= 120
 
 
 def test_stages_are_said_to_begin_with_blocks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
