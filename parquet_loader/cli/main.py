@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, ParquetLoaderError
-from ..insight.printable import printable
+from ..printable import printable
 from ..runfile import of_file
 from . import check, checkpoint, index, inspect, plan, report, show, which
 from .arguments import HelpFormatter
