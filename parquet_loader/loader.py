@@ -28,7 +28,7 @@ from .notebooks import html_table
 from .options import LoaderKeywords, LoaderOptions, integer, signature_with
 from .order.order import Order, lane_range
 from .remarks import remarks
-from .runfile import read_run
+from .runfile import of_file, read_run
 from .runs import MixtureRun, Step, run_of
 from .sets import Component
 from .storage.opening import Source
@@ -133,7 +133,10 @@ class ParquetLoader:
             StorageError: the file cannot be read.
         """
         source, options = read_run(path)
-        return cls(changes.pop("source", source), **{**options, **changes})
+        try:
+            return cls(changes.pop("source", source), **{**options, **changes})
+        except ConfigError as error:
+            raise of_file(error, path, changes) from error
 
     # ── iterating ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -93,3 +93,64 @@ def test_what_is_wrong_is_named(folder: Path, text: str, says: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PathNotFoundError, match=r"there is no .*absent\.toml"):
         ParquetLoader.from_toml(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('source = "web"\nseq_len = 8\nlanes = 2\ntail = "x"\n', "tail must be 'pad' or 'drop'"),
+        ('source = "web"\nseq_len = 8.5\nlanes = 2\n', "seq_len must be an integer"),
+        ('source = "web"\nseq_len = 8\nlanes = 2\nweights = { web = 1 }\n', "weights is for several sources"),
+        (
+            'seq_len = 8\nlanes = 2\n[source]\nweb = { source = "web", eos_id = -1 }\n',
+            "source 'web': eos_id must be an integer",
+        ),
+    ],
+)
+def test_the_file_is_named_where_one_of_its_values_is_wrong(folder: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"run.toml(: |, ){says}"):
+        ParquetLoader.from_toml(written(folder, text))
+
+
+def test_the_file_is_not_named_for_what_was_given_beside_it(folder: Path) -> None:
+    path = written(folder, 'source = "web"\nseq_len = 8\nlanes = 2\ntail = "pad"\n')
+    with pytest.raises(ConfigError, match=r"^tail must be 'pad' or 'drop'"):
+        ParquetLoader.from_toml(path, tail="x")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "says"), [("utf-16", "it looks like UTF-16"), ("latin-1", "can't decode byte 0xfc")]
+)
+def test_what_is_not_utf_8_is_to_be_saved_as_it(folder: Path, encoding: str, says: str) -> None:
+    text = 'source = "bücher"\nseq_len = 8\nlanes = 2\n'
+    path = folder / "run.toml"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(ConfigError, match=rf"is no TOML, which is UTF-8 \(.*{says}.*\): save it as UTF-8"):
+        read_run(path)
+    path.write_bytes(text.encode("utf-8-sig"))  # its mark is taken
+    assert read_run(path)[0] == str(folder / "bücher")
+
+
+def test_whole_floats_are_integers_where_these_are_meant(folder: Path) -> None:
+    path = written(
+        folder,
+        "seq_len = 8e0\nlanes = 2\nretry_seconds = 5e0\nweights = [[0, { web = 1.0 }], [5e5, { web = 2 }]]\n"
+        '[source]\nweb = { source = "web", max_epochs = 1e3 }\n',
+    )
+    source, options = read_run(path)
+    assert isinstance(source, dict)
+    found = [options["seq_len"], options["weights"][1][0], source["web"].max_epochs]
+    assert found == [8, 500_000, 1000]
+    assert {type(each) for each in found} == {int}
+    assert type(options["retry_seconds"]) is float
+    with ParquetLoader.from_toml(path) as loader:
+        next(iter(loader))
+
+
+def test_paths_are_shown_without_steps_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "runs").mkdir()
+    path = folder / "runs" / "a.toml"
+    path.write_text('source = "../web"\nindex = "../web.index"\n')
+    monkeypatch.setenv("HOME", str(folder))
+    found = read_run("~/runs/a.toml")
+    assert found == (str(folder / "web"), {"index": str(folder / "web.index")})

@@ -52,3 +52,14 @@ def random_files(rng: np.random.Generator, *, files: int = 3, groups: int = 4, d
         [rng.integers(0, length, rng.integers(0, documents)).tolist() for _ in range(rng.integers(1, groups + 1))]
         for _ in range(files)
     ]
+
+
+def damaged_ids(folder: Path) -> Path:
+    """Two row groups, in the second of which an id of document 1 is another than its footer allows: 1000 for 5."""
+    write_set(folder, [[[[1, 2, 3]], [[4], [9, 5], [8]]]], use_dictionary=False, compression="none")
+    path = folder / "part-000.parquet"
+    data = path.read_bytes()
+    before, after = (np.array([4, 9, last, 8], "<i4").tobytes() for last in (5, 1000))
+    assert data.count(before) == 1
+    path.write_bytes(data.replace(before, after))
+    return folder

@@ -64,6 +64,13 @@ def count(text: str, least: int = 0) -> int:
     return value
 
 
+def eos_id(text: str) -> int:
+    """An id that is appended to every document."""
+    if text.lower() in ("none", "null"):
+        raise argparse.ArgumentTypeError("is an id: leave it out, so that none is appended")
+    return count(text)
+
+
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object. What was given is not shown: it may hold secrets."""
     try:
@@ -114,7 +121,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--window", positive, "row groups that are shuffled together (those of 64 million tokens; 16 of a source)"),
         ("--seed", count, "of the shuffle (0)"),
         ("--column", str, "the token column, where it is not the only list of integers"),
-        ("--eos-id", count, "appended to every document"),
+        ("--eos-id", eos_id, "appended to every document"),
         ("--vocab-size", positive, "ids of this size and above are refused"),
         ("--overlap", count, "1 where rows are of seq_len + 1 tokens (0)"),
         ("--epochs", positive, "the run ends after so many (it has no end)"),
@@ -193,7 +200,7 @@ def saved_in(path: str) -> Saved:
         CheckpointError: it holds neither; names it.
     """
     try:
-        return open_saved(Path(path).read_bytes())
+        return open_saved(Path(path).expanduser().read_bytes())
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except CheckpointError as error:

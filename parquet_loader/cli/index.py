@@ -11,7 +11,7 @@ from typing import Any
 from ..index.build import build_index
 from ..storage.secrets import Location
 from .arguments import HelpFormatter, json_object, positive
-from .output import Progress, say
+from .output import Progress, print_json, say
 
 __all__ = ["add", "run"]
 
@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
         description="Reads the footer of every file, or of as many as the cache does not know, and writes one file, "
         'which every rank can be given: ParquetLoader(..., index="index.msgpack").',
         epilog="example:\n  parquet-loader index s3://bucket/fineweb-edu --output index.msgpack",
+        usage="%(prog)s SOURCE ... --output FILE [OPTION ...]",
         formatter_class=HelpFormatter,
     )
     parser.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
@@ -43,6 +44,7 @@ def add(commands: Any) -> None:
         action="store_true",
         help="count tokens from the data, whatever footers and cache say: for files whose writer counted nulls wrongly",
     )
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.set_defaults(run=run, refuse=parser.error)
 
 
@@ -67,11 +69,27 @@ def run(given: argparse.Namespace) -> int:
             progress.end()
             print("interrupted; nothing was written", file=sys.stderr)
             return 130
-    say(
-        f"{given.output}: {len(found.files):,} files, {len(found):,} row groups, {int(found.rows.sum()):,} "
-        f"documents, {int(found.tokens.sum()):,} tokens in column {found.column!r}, in "
-        f"{time.monotonic() - begun:.1f} s"
-    )
+    seconds = time.monotonic() - begun
+    counts = {
+        "files": len(found.files),
+        "row_groups": len(found),
+        "documents": int(found.rows.sum()),
+        "tokens": int(found.tokens.sum()),
+    }
+    if given.json:
+        print_json(
+            {
+                "output": given.output,
+                "column": found.column,
+                **counts,
+                "fingerprint": found.fingerprint,
+                "seconds": seconds,
+                "remarks": found.remarks(),
+            }
+        )
+        return 0
+    told = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())
+    say(f"{given.output}: {told} in column {found.column!r}, in {seconds:.1f} s")
     for remark in found.remarks():
         print(f"note: {remark}", file=sys.stderr)
     return 0

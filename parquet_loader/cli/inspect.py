@@ -58,7 +58,12 @@ def run(given: argparse.Namespace) -> int:
         options = {name: value for name, value in each.options.items() if name not in ("eos_id", "vocab_size")}
         try:
             told: Inspection | ParquetLoaderError = inspect(
-                each.source, **options, tokenizer=tokenizer, sample_row_groups=given.sample, seed=given.seed
+                each.source,
+                **options,
+                tokenizer=tokenizer,
+                sample_row_groups=given.sample,
+                seed=given.seed,
+                strict=False,
             )
         except ParquetLoaderError as error:
             told = error
@@ -73,7 +78,9 @@ def run(given: argparse.Namespace) -> int:
     for each, told in found:
         if isinstance(told, ParquetLoaderError):
             complain(told if len(found) == 1 else f"{each.name}: {told}")
-    return 2 if any(isinstance(told, ParquetLoaderError) for _, told in found) else 0
+    if any(isinstance(told, ParquetLoaderError) for _, told in found):
+        return 2
+    return int(any(told.problems for _, told in found if isinstance(told, Inspection)))
 
 
 def _as_json(each: NamedSet, told: Inspection | ParquetLoaderError) -> dict[str, Any]:
@@ -94,11 +101,23 @@ def _columns(each: NamedSet, error: ParquetLoaderError) -> tuple[Candidate, ...]
 
 
 def _table(found: list[tuple[NamedSet, Inspection | ParquetLoaderError]]) -> str:
-    headers = ("set", "files", "row groups", "documents", "tokens", "bytes/token", "mean", "median", "p99", "remarks")
+    headers = (
+        "set",
+        "files",
+        "row groups",
+        "documents",
+        "tokens",
+        "bytes/token",
+        "mean",
+        "median",
+        "p99",
+        "wrong",
+        "remarks",
+    )
     rows: list[list[object]] = []
     for each, told in found:
         if not isinstance(told, Inspection):
-            rows.append([each.name, *[None] * (len(headers) - 2), "error"])
+            rows.append([each.name, *[None] * (len(headers) - 3), "error", ""])
             continue
         middle = {each.share: each.tokens for each in told.lengths.quantiles} if told.lengths else {}
         rows.append(
@@ -112,6 +131,7 @@ def _table(found: list[tuple[NamedSet, Inspection | ParquetLoaderError]]) -> str
                 round(told.tokens / max(1, told.documents)),
                 middle.get(0.5),
                 middle.get(0.99),
+                str(len(told.problems)),
                 str(len(told.remarks)),
             ]
         )
@@ -125,10 +145,16 @@ def _section(each: NamedSet, told: Inspection | ParquetLoaderError) -> Iterator[
             yield f"{each.name}: which column?"
             yield ""
             rows = [
-                [column.name, column.type, "may hold tokens" if column.is_tokens else "", column.tokens]
+                [
+                    column.name,
+                    column.type,
+                    f"{column.files:,} of {column.of:,}",
+                    "may hold tokens" if column.is_tokens else "",
+                    column.tokens,
+                ]
                 for column in columns
             ]
-            yield table(rows, ("column", "type", "", "tokens in the first file"))
+            yield table(rows, ("column", "type", "in files", "", "tokens in them"))
             yield ""
             lists = [column.name for column in columns if column.is_tokens]
             advice = pretokenize_advice(each.source, columns)
@@ -155,6 +181,9 @@ def _section(each: NamedSet, told: Inspection | ParquetLoaderError) -> Iterator[
             begin = " ".join(map(str, sample.ids[:_SHOWN_IDS])) if sample.text is None else _one_line(sample.text)
             shown = _SHOWN_IDS if sample.text is None else len(sample.ids)
             yield f"    {begin}{' ...' if sample.tokens > shown else ''}"
+    for problem in told.problems:
+        yield ""
+        yield f"wrong: {problem}"
     for remark in told.remarks:
         yield ""
         yield f"note: {remark}"
@@ -183,7 +212,11 @@ def _facts(told: Inspection) -> Iterator[tuple[str, str]]:
         )
     if told.ids is not None:
         known = "in all row groups" if told.ids.known == "index" else "in the sample; others may lie outside"
-        yield "token ids", f"{told.ids.least:,} to {told.ids.most:,} {known}"
+        text = f"{told.ids.least:,} to {told.ids.most:,} {known}"
+        if told.ids.contradicted and told.ids.read is not None:
+            low, high = told.ids.read
+            text += f", by their footers, and {low:,} to {high:,} in what was read"
+        yield "token ids", text
     for what, ids in (("begin", told.first_ids), ("end", told.last_ids)):
         if ids:
             yield f"documents {what} with", ", ".join(f"{number} ({share:.1%})" for number, share in ids[:3])

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..printable import printable
 
-__all__ = ["Progress", "complain", "plain", "print_json", "say", "table"]
+__all__ = ["OutputError", "Progress", "complain", "flush", "plain", "print_json", "say", "table"]
 
 
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str] = ()) -> str:
@@ -59,9 +59,33 @@ def _cell(cell: object) -> str:
     return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
 
 
+class OutputError(Exception):
+    """Standard output that cannot be written: its disk is full, say."""
+
+
 def say(text: str) -> None:
     """Lines for people on standard output."""
-    print(printable(text))
+    _write(printable(text))
+
+
+def _write(text: str) -> None:
+    try:
+        print(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from error
+    flush()
+
+
+def flush() -> None:
+    """Have what was said reach whoever reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # a reader that has gone away is nothing bad
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def complain(problem: object) -> None:
@@ -86,7 +110,7 @@ def plain(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     """A value as one JSON object on standard output."""
-    print(json.dumps(plain(value), indent=2))  # in ASCII: whatever a file holds, a terminal does not obey it
+    _write(json.dumps(plain(value), indent=2))  # in ASCII: whatever a file holds, a terminal does not obey it
 
 
 class Progress:

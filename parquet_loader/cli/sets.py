@@ -35,6 +35,7 @@ _OPTIONS = ("column", "eos_id", "vocab_size", "index", "storage_options", "cache
 
 def add_sets(parser: argparse.ArgumentParser) -> None:
     """Have a parser take sets."""
+    parser.usage = "%(prog)s [SOURCE ...] [--run TOML] [OPTION ...]"
     parser.add_argument(
         "source",
         nargs="*",

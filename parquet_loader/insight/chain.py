@@ -256,6 +256,7 @@ def _events(steps: list[_Step]) -> Iterator[ChainEvent]:
                     step=before.told.step,
                     token=before.told.token,
                     kind="sources",
-                    text=f"drawn from for the first time before step {told.step:,}: {', '.join(new)}",
+                    text=f"drawn from for the first time before step {told.step:,}: "
+                    f"{', '.join(name or 'the one set that the run is of' for name in new)}",
                 )
         since, before = max(since, step.state.position), step

@@ -16,7 +16,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from ..engine.processes import check_storage
-from ..errors import ConfigError, DataError, FileChangedError, ParquetLoaderError, StorageError
-from ..formats.base import ENTRY_ARRAYS, ColumnChunk, Counting, CountingBudget, FileEntry
+from ..errors import ConfigError, ParquetLoaderError
+from ..formats.base import ENTRY_ARRAYS, ColumnChunk
 from ..formats.parquet import PARQUET
-from ..index.build import choose_column
-from ..index.index import DatasetIndex, assemble
+from ..index.index import DatasetIndex
 from ..options import all_cores, integer
-from ..storage.base import FileInfo, Storage
+from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import CheckState, Earlier, Fault, state_path
-from .scan import DOCUMENT, FIELDS, Questions, copies
+from .readable import fault_of, readable_index
+from .scan import DOCUMENT, FIELDS, Questions, copies, documents_outside
 from .units import Looked, Unit
 from .workers import looked_at
 
@@ -44,8 +43,8 @@ _UNIT_BYTES = 8 << 20  # of neighbouring row groups, at least
 _WORTH_PROCESSES_BYTES = 256 << 20  # each takes half a second to start
 _REMOTE_REQUESTS = 16  # at once, each of which waits for a network
 _SAVE_SECONDS = 60.0
-_COUNTING_BYTES = 1 << 30
 _EXAMPLES = 10
+_SEARCHED_GROUPS = 100  # for the documents whose ids the footer does not allow: each is read once more
 _HELD_BYTES = 96  # of a document, while hashes are sorted, or written
 Progress = Callable[[int, int], None]
 
@@ -199,7 +198,7 @@ def check(
     workers = threads or (max(_REMOTE_REQUESTS, all_cores()) if storage.is_remote else all_cores())
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
     column = column or (expected.column if expected is not None else None)
-    found, faults = _index(storage, column, workers)
+    found, faults = readable_index(storage, column, workers)
     if expected is not None:
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
@@ -261,37 +260,6 @@ def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
 # ── the files as they are ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _index(storage: Storage, column: str | None, threads: int) -> tuple[DatasetIndex, list[Fault]]:
-    """The index of what can be read, from the footers as they are now, and what cannot."""
-    files = storage.list_files()
-    counting = Counting(CountingBudget(_COUNTING_BYTES), False)
-
-    def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
-        try:
-            return PARQUET.read_entry(storage, file, column, counting)
-        except (DataError, StorageError) as error:
-            return error
-
-    with ThreadPoolExecutor(threads, thread_name_prefix="parquet-check") as pool:
-        read = list(pool.map(entry, files))
-    faults, good = [], []
-    for file, each in zip(files, read, strict=True):
-        if isinstance(each, ParquetLoaderError):
-            faults.append(_fault_of(each, "unreadable", file.path))
-        elif not each.columns or (column is not None and column not in each.columns):
-            names = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in each.leaves) or "none"
-            problem = f"has no list of integers{'' if column is None else f' {column!r}'}; its columns are {names}"
-            faults.append(Fault(kind="unreadable", path=file.path, row_group=None, problem=problem))
-        else:
-            good.append((file, each))
-    if not good:
-        told = "; ".join(f"{fault.path}: {fault.problem}" for fault in faults[:3])
-        raise StorageError(f"no file of {storage.root} can be read: {told}")
-    kept, entries = [file for file, _ in good], [each for _, each in good]
-    root = storage.root if storage.is_remote else ""
-    return assemble(kept, entries, choose_column(kept, entries, column), root), faults
-
-
 def _differences(expected: DatasetIndex, found: DatasetIndex) -> list[Fault]:
     """How files are other ones than an index says."""
     faults = []
@@ -325,15 +293,6 @@ def _place_of(fault: Fault) -> tuple[str, int, str, str]:
     return fault.path, -1 if fault.row_group is None else fault.row_group, fault.kind, fault.problem
 
 
-def _fault_of(error: ParquetLoaderError, kind: str, path: str, row_group: int | None = None) -> Fault:
-    if isinstance(error, FileChangedError):
-        return Fault(kind="changed", path=path, row_group=None, problem=str(error))
-    if isinstance(error, DataError):
-        row_group = error.row_group if error.row_group is not None else row_group
-        return Fault(kind=kind, path=path, row_group=row_group, problem=error.problem)
-    return Fault(kind="unreadable", path=path, row_group=row_group, problem=str(error))
-
-
 # ── reading all of it ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -356,6 +315,7 @@ class _Check:
         self._state = state
         self._progress = progress
         self._all_columns = all_columns
+        self._searched = 0
         self._borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
         self.total_bytes = sum(file.size for file in index.files) if all_columns else int(index.length.sum())
 
@@ -438,7 +398,7 @@ class _Check:
     def _faults_of(self, found: Looked, path: str, row_group: int | None, earlier: Earlier | None) -> list[Fault]:
         faults = []
         if found.error is not None:
-            faults.append(_fault_of(found.error, "damaged", path, row_group))
+            faults.append(fault_of(found.error, "damaged", path, row_group))
         if earlier is not None and found.checksum not in (earlier.checksum, -1):
             what = "the bytes outside of the token column, such as its footer," if row_group is None else "its bytes"
             problem = (
@@ -467,10 +427,28 @@ class _Check:
         if of["tokens"] and high >= 0 and (low, high) != (of["min_id"], of["max_id"]):
             fault(
                 "statistics",
-                f"its ids are from {of['min_id']} to {of['max_id']}, and its footer says from {low} to {high}; the "
-                "footer is damaged, or its writer was wrong: write the file anew",
+                f"its ids are from {of['min_id']} to {of['max_id']}, and its footer says from {low} to {high}"
+                f"{self._outside(chunk, low, high)}; the data is damaged, the footer is, or its writer was wrong: take "
+                "the file from a copy, or write it anew",
             )
         return faults
+
+    def _outside(self, chunk: ColumnChunk, low: int, high: int) -> str:
+        """Which documents have ids that the footer does not allow, in words; of the first such row groups alone."""
+        if self._searched == _SEARCHED_GROUPS:
+            return ""
+        self._searched += 1
+        file = next(file for file in self._index.files if file.path == chunk.path)
+        try:
+            raw = self._storage.read(file, chunk.start, chunk.length)
+            found = documents_outside(PARQUET.open(raw, chunk).parts(), low, high)
+        except ParquetLoaderError:  # it could be read before, and is told as it was then
+            return ""
+        if not found:
+            return ""
+        shown = ", ".join(map(str, found[:_EXAMPLES]))
+        more = f" and {len(found) - _EXAMPLES:,} more" if len(found) > _EXAMPLES else ""
+        return f" (others are in document{'s' if len(found) > 1 else ''} {shown}{more})"
 
     def faults(self) -> list[Fault]:
         """All faults of what was read, and how documents end where some do otherwise."""

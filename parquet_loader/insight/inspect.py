@@ -12,6 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -21,16 +22,18 @@ import numpy.typing as npt
 from ..advice import tokenization
 from ..blocks import IntArray, TokenArray
 from ..errors import ConfigError, DataError, ParquetLoaderError, StorageError
-from ..formats.base import CODEC_NAMES
+from ..formats.base import CODEC_NAMES, ENTRY_ARRAYS, FileEntry
 from ..formats.parquet import PARQUET
 from ..formats.parquet.describe import described_pages
 from ..index.build import index_storage
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
 from ..options import IndexLike
-from ..storage.base import Storage
+from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
+from .check_state import Fault
+from .readable import readable_index
 from .scan import whole_documents
 
 __all__ = [
@@ -52,6 +55,9 @@ _DRAWN_AT_ONCE = 50
 _SHOWN_DOCUMENTS = 3
 _SHOWN_TOKENS = 64
 _COMMON = 5  # of first and last ids
+_TOLD = 10  # of what is wrong, one by one
+_FOOTERS_AT_ONCE = 16
+_CANDIDATE_FILES = 256
 _MANIFEST = "_manifest.json"
 
 
@@ -87,11 +93,15 @@ class Ids:
     Attributes:
         least, most: the smallest and the largest.
         known: ``"index"`` where that has all row groups' ranges, else ``"sample"``: others may lie outside.
+        read: (smallest, largest) of those that were read; None where none was.
+        contradicted: of the row groups read, how many have another range than their footers say.
     """
 
     least: int
     most: int
     known: str
+    read: tuple[int, int] | None
+    contradicted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,19 +164,23 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A column of a file.
+    """A column of some files.
 
     Attributes:
         name: as ``column`` takes it.
         type: of its elements.
         is_tokens: whether it is a list of integers, so that it may hold tokens.
-        tokens: that the file's footer counts in it; None where it does not.
+        tokens: that the footers of these files count in it; None where one does not.
+        files: that have it, with this type.
+        of: files that were looked at.
     """
 
     name: str
     type: str
     is_tokens: bool
     tokens: int | None
+    files: int
+    of: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +207,8 @@ class Inspection:
         samples: some documents.
         manifest: what the set says of itself, if `pretokenize` wrote it: by its manifest, or else by its first file.
         remarks: what is likely not meant, or costs time or memory, and what to do about it.
+        problems: what is wrong with what was looked at: files that were left out, row groups that cannot be decoded,
+            ids that are not those of the footers.
     """
 
     root: str
@@ -220,6 +236,7 @@ class Inspection:
     samples: tuple[Sampled, ...]
     manifest: Mapping[str, Any] | None
     remarks: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
 def inspect(
@@ -233,6 +250,7 @@ def inspect(
     sample_row_groups: int = 32,
     sample_bytes: int = 64 << 20,
     seed: int = 0,
+    strict: bool = True,
     retry_seconds: float = RETRY_SECONDS,
 ) -> Inspection:
     """Look at a set: its footers, and some of its row groups.
@@ -247,6 +265,8 @@ def inspect(
         sample_row_groups: how many to read at most; 0 for none.
         sample_bytes: how many bytes of them at most; one row group is always read.
         seed: of what is read; the same set and seed give the same answer.
+        strict: whether a file that cannot be read, or has no such column, is an error; else it is left out, and one of
+            the ``problems``.
         retry_seconds: how long a request over the network is tried again once it has failed.
 
     Raises:
@@ -255,8 +275,17 @@ def inspect(
         StorageError: a path that cannot be listed or read.
     """
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    left_out: list[Fault] = []
     if index is None:
-        found = index_storage(storage, column=column, cache_dir=cache_dir)
+        try:
+            found = index_storage(storage, column=column, cache_dir=cache_dir)
+        except ParquetLoaderError as error:
+            if strict or len(storage.list_files()) < 2:
+                raise
+            try:
+                found, left_out = readable_index(storage, column, _FOOTERS_AT_ONCE)
+            except ParquetLoaderError:
+                raise error from None
     else:
         found = index if isinstance(index, DatasetIndex) else DatasetIndex.load(index)
         storage = PinnedStorage(storage, found, PARQUET)
@@ -269,7 +298,7 @@ def inspect(
 
         tokenizer = open_tokenizer_of({"": (storage, found)})
     groups = _spread_groups(found, sample_row_groups, sample_bytes, seed)
-    looked = [_look(storage, found, group) for group in groups]
+    looked, damaged = _looked_at(storage, found, groups)
     types = Counter(_type_of(found, int(layout)) for layout in found.file_layout)
     codecs = Counter(CODEC_NAMES[codec] for codec in found.codec.tolist())
     pages = [page for each in looked for page in each.pages]
@@ -302,48 +331,62 @@ def inspect(
         samples=tuple(_sampled(found, each, tokenizer) for each in _of_some(looked)),
         manifest=_manifest(source, storage_options, retry_seconds) or _written(storage, found),
         remarks=found.remarks(),
+        problems=(*_left_out(left_out, found), *damaged, *_contradictions(found, looked)),
     )
 
 
 def candidates(
     source: Source, *, storage_options: Mapping[str, Any] | None = None, retry_seconds: float = RETRY_SECONDS
 ) -> tuple[Candidate, ...]:
-    """The columns of a set's first readable file: those that may hold tokens first.
+    """The columns of a set's files, those that may hold tokens first, and those that most files have.
+
+    The footers of 256 files are read, spread over all, and those that cannot be read are not counted.
 
     Raises:
         StorageError, DataError: no file can be read.
     """
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
-    error: ParquetLoaderError | None = None
-    for file in storage.list_files()[:10]:
+    files = storage.list_files()
+    some = [files[place] for place in np.unique(np.linspace(0, len(files) - 1, _CANDIDATE_FILES).astype(int)).tolist()]
+
+    def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
         try:
-            entry = PARQUET.read_entry(storage, file, None, None)
-        except (DataError, StorageError) as problem:
-            error = error or problem
-            continue
-        place = 3  # of tokens in `ENTRY_ARRAYS`
-        lists = [
-            Candidate(
-                name=name,
-                type=f"list of {layout.dtype.name}",
-                is_tokens=True,
-                tokens=int(numbers[place].sum()) if (numbers[place] >= 0).all() else None,
-            )
-            for name, (layout, numbers) in entry.columns.items()
-        ]
-        others = [
-            Candidate(name=leaf.name, type=str(leaf.type), is_tokens=False, tokens=None)
-            for leaf in entry.leaves
-            if leaf.name not in entry.columns
-        ]
-        return (*lists, *others)
-    assert error is not None
-    raise error
+            return PARQUET.read_entry(storage, file, None, None)
+        except (DataError, StorageError) as error:
+            return error
+
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="parquet-inspect") as pool:
+        read = list(pool.map(entry, some))
+    entries = [each for each in read if isinstance(each, FileEntry)]
+    if not entries:
+        raise next(each for each in read if isinstance(each, ParquetLoaderError))
+    found: dict[tuple[bool, str, str], list[int | None]] = {}
+    place = ENTRY_ARRAYS.index("tokens")
+    for each in entries:
+        for name, (layout, numbers) in each.columns.items():
+            tokens = int(numbers[place].sum()) if (numbers[place] >= 0).all() else None
+            found.setdefault((True, name, f"list of {layout.dtype.name}"), []).append(tokens)
+        for leaf in each.leaves:
+            if leaf.name not in each.columns:
+                found.setdefault((False, leaf.name, str(leaf.type)), []).append(None)
+    told = [
+        Candidate(
+            name=name,
+            type=kind,
+            is_tokens=is_tokens,
+            tokens=None if None in counts else sum(filter(None, counts)),
+            files=len(counts),
+            of=len(entries),
+        )
+        for (is_tokens, name, kind), counts in found.items()
+    ]
+    return tuple(sorted(told, key=lambda each: (not each.is_tokens, -each.files)))
 
 
 def pretokenize_advice(source: Source, columns: tuple[Candidate, ...]) -> str | None:
-    """How to tokenize a set of text; None where none of its columns is text."""
-    texts = [each.name for each in columns if each.type in ("string", "large_string", "string_view")]
+    """How to tokenize a set of text; None where not all files have it in one column, or one has a list of integers."""
+    kinds = ("string", "large_string", "string_view")
+    texts = [each.name for each in columns if each.type in kinds and each.files == each.of]
     if not texts or any(each.is_tokens for each in columns):
         return None
     where = source if isinstance(source, str) else "FOLDER"
@@ -379,6 +422,20 @@ def _spread_groups(index: DatasetIndex, most: int, most_bytes: int, seed: int) -
         int(low + int(word) % int(high - low))
         for low, high, word in zip(borders[:-1], borders[1:], words, strict=False)
     ]
+
+
+def _looked_at(storage: Storage, index: DatasetIndex, groups: list[int]) -> tuple[list[_Looked], list[str]]:
+    """What was found in row groups, and of which it could not be read."""
+    looked: list[_Looked] = []
+    damaged: list[str] = []
+    for group in groups:
+        try:
+            looked.append(_look(storage, index, group))
+        except DataError as error:
+            damaged.append(str(error))
+    if len(damaged) > _TOLD:
+        damaged[_TOLD:] = [f"{len(damaged) - _TOLD:,} more row groups of those read are damaged: `check` lists all"]
+    return looked, damaged
 
 
 def _look(storage: Storage, index: DatasetIndex, group: int) -> _Looked:
@@ -448,12 +505,53 @@ def _ids(index: DatasetIndex, looked: list[_Looked]) -> Ids | None:
     filled = index.tokens > 0
     if not filled.any():
         return None
-    if (index.max_id[filled] >= 0).all():
-        return Ids(least=int(index.min_id[filled].min()), most=int(index.max_id[filled].max()), known="index")
     seen = [each for each in looked if each.most >= each.least]
-    if not seen:
+    read = (min(each.least for each in seen), max(each.most for each in seen)) if seen else None
+    contradicted = len(_contradicted(index, looked))
+    if (index.max_id[filled] >= 0).all():
+        least, most = int(index.min_id[filled].min()), int(index.max_id[filled].max())
+        return Ids(least=least, most=most, known="index", read=read, contradicted=contradicted)
+    if read is None:
         return None
-    return Ids(least=min(each.least for each in seen), most=max(each.most for each in seen), known="sample")
+    return Ids(least=read[0], most=read[1], known="sample", read=read, contradicted=contradicted)
+
+
+def _contradicted(index: DatasetIndex, looked: list[_Looked]) -> list[_Looked]:
+    """Row groups whose ids have another range than their footers say."""
+    return [
+        each
+        for each in looked
+        if each.most >= each.least
+        and index.max_id[each.group] >= 0
+        and (each.least, each.most) != (index.min_id[each.group], index.max_id[each.group])
+    ]
+
+
+def _contradictions(index: DatasetIndex, looked: list[_Looked]) -> Iterator[str]:
+    found = _contradicted(index, looked)
+    if found:
+        first, group = found[0], found[0].group
+        yield (
+            f"of {len(looked):,} row groups read {len(found):,} with other ids than their footers say: the first is "
+            f"{index.files[int(index.file[group])].path}, row group {int(index.row_group[group])}, with ids from "
+            f"{first.least:,} to {first.most:,}, and from {int(index.min_id[group]):,} to "
+            f"{int(index.max_id[group]):,} by its footer; the data is damaged, the footer is, or its writer was wrong: "
+            "`parquet-loader check` tells all such row groups and documents"
+        )
+
+
+def _left_out(faults: list[Fault], index: DatasetIndex) -> Iterator[str]:
+    """Files that are not in the index, and why; those of which the same is wrong together."""
+    by_problem: dict[str, list[str]] = {}
+    for fault in faults:
+        by_problem.setdefault(fault.problem, []).append(fault.path)
+    files = len(faults) + len(index.files)
+    for number, (problem, paths) in enumerate(by_problem.items()):
+        if number == _TOLD:
+            yield f"more of the {files:,} files are left out: `parquet-loader check` lists all"
+            return
+        more = f", and {len(paths) - 1:,} more like it" if len(paths) > 1 else ""
+        yield f"{paths[0]}{more}, of {files:,} files: {problem}; left out here, and the loader refuses it"
 
 
 def _lengths(index: DatasetIndex, looked: list[_Looked], seed: int) -> LengthSample:

@@ -33,6 +33,7 @@ __all__ = [
     "Questions",
     "ScannedGroup",
     "copies",
+    "documents_outside",
     "hash_documents",
     "scan_group",
     "scan_together",
@@ -131,6 +132,17 @@ def _with_last(parts: Iterable[TokenPart]) -> Iterator[tuple[TokenPart, bool]]:
         before = part
     if before is not None:
         yield before, True
+
+
+def documents_outside(parts: Iterable[TokenPart], low: int, high: int) -> list[int]:
+    """The documents of a row group that have an id outside of ``[low, high]``, by their numbers."""
+    found: list[int] = []
+    begin = 0
+    for tokens, offsets in whole_documents(parts):
+        wrong = np.flatnonzero((tokens < low) | (tokens > high))
+        found += (np.unique(np.searchsorted(offsets, wrong, side="right") - 1) + begin).tolist()
+        begin += len(offsets) - 1
+    return found
 
 
 def hash_documents(tokens: TokenArray, offsets: IntArray, dtype: npt.DTypeLike) -> npt.NDArray[np.uint64]:

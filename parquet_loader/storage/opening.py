@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PathNotFoundError
 from .base import FileInfo, Storage
 from .local import LocalStorage
 from .remote import FsspecStorage
@@ -82,7 +82,15 @@ def local_path(url: str) -> str | None:
         url = url.split("://", 1)[1]  # taken literally, as fsspec does: %20 is no space
     elif "://" in url:
         return None
-    path = os.path.join(os.getcwd(), os.path.expanduser(url))
+    path = os.path.expanduser(url)
+    if not os.path.isabs(path):
+        try:
+            path = os.path.join(os.getcwd(), path)
+        except FileNotFoundError as error:
+            raise PathNotFoundError(
+                f"{url} is relative to the current folder, which is there no more: change to another, or give an "
+                "absolute path"
+            ) from error
     parts = path.split("/")
     if ".." in parts:  # resolved through links, as the operating system does
         last = len(parts) - parts[::-1].index("..")

@@ -75,3 +75,11 @@ def test_an_output_that_cannot_be_written_is_an_error(
 ) -> None:
     assert main(["index", str(folder), "--output", str(tmp_path / "absent" / "index")]) == 2
     assert "cannot write the index" in capsys.readouterr().err
+
+
+def test_what_was_written_is_told_as_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = str(tmp_path / "index.msgpack")
+    assert main(["index", str(folder), "--output", output, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["output"], found["files"], found["row_groups"], found["tokens"]) == (output, 2, 3, 132)
+    assert found["fingerprint"] == DatasetIndex.load(output).fingerprint

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from unique_sets import unique_groups, write_set
+from unique_sets import damaged_ids, unique_groups, write_set
 
 from parquet_loader.cli import main
 from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
@@ -82,7 +82,7 @@ def test_columns_are_shown_where_one_has_to_be_chosen(tmp_path: Path, capsys: py
     pq.write_table(pa.table({"input_ids": lists, "labels": lists}), tmp_path / "a.parquet")
     assert main(["inspect", str(tmp_path)]) == 2
     shown = capsys.readouterr()
-    assert "input_ids  list of int32  may hold tokens" in shown.out
+    assert "input_ids  list of int32  1 of 1    may hold tokens" in shown.out
     assert "Choose one with --column, for instance --column input_ids" in shown.out
     assert main(["inspect", str(tmp_path), "--column", "input_ids"]) == 0
 
@@ -118,3 +118,29 @@ def test_a_tokenizer_that_no_file_names_is_said(folder: Path, capsys: pytest.Cap
 def test_nothing_given_is_said(capsys: pytest.CaptureFixture) -> None:
     assert main(["inspect"]) == 2
     assert "no set is given" in capsys.readouterr().err
+
+
+def test_ids_that_contradict_the_footers_are_status_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["inspect", str(damaged_ids(tmp_path / "set"))]) == 1
+    shown = capsys.readouterr().out
+    assert "1 to 9 in all row groups, by their footers, and 1 to 1,000 in what was read" in shown
+    assert "wrong: of 2 row groups read 1 with other ids than their footers say" in shown
+
+
+def test_an_odd_file_does_not_hide_the_others(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), folder / "a.parquet")
+    assert main(["inspect", str(folder)]) == 1
+    shown = capsys.readouterr().out
+    assert "documents             3\n" in shown
+    assert "wrong: a.parquet, of 2 files: has no list of integers; its columns are text (string)" in shown
+    assert "tokenize it" not in shown
+
+
+def test_candidate_columns_are_counted_by_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    lists = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"x": lists, "y": lists}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": lists, "y": lists, "z": lists}), tmp_path / "b.parquet")
+    assert main(["inspect", str(tmp_path)]) == 2
+    shown = capsys.readouterr().out
+    assert "x       list of int32  2 of 2    may hold tokens               6" in shown
+    assert "z       list of int32  1 of 2    may hold tokens               3" in shown

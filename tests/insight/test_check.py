@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from unique_sets import SCHEMA, unique_groups, write_set
+from unique_sets import SCHEMA, damaged_ids, unique_groups, write_set
 
 from parquet_loader import StorageError, build_index
 from parquet_loader.insight import check, units
@@ -373,3 +373,12 @@ def test_every_damage_of_files_with_checksums_is_found(tmp_path: Path) -> None:
             os.utime(whole.path, ns=whole.times)
 
     assert set(bit_rot.outcomes(80, trial)) == {"found"}
+
+
+def test_ids_that_contradict_the_footer_are_told_with_their_documents(tmp_path: Path) -> None:
+    folder = damaged_ids(tmp_path / "set")
+    (fault,) = check(folder).faults
+    assert (fault.kind, fault.row_group) == ("statistics", 1)
+    assert "from 4 to 1000, and its footer says from 4 to 9 (others are in document 1)" in fault.problem
+    assert "the data is damaged, the footer is, or its writer was wrong" in fault.problem
+    assert [fault.kind for fault in check(folder, vocab_size=1000).faults] == ["ids", "statistics"]

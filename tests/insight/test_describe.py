@@ -204,6 +204,12 @@ def test_a_set_that_became_a_mixture_is_one_run(sets: dict[str, str]) -> None:
     assert report.events[-1].text == "drawn from for the first time before step 104: b"
 
 
+def test_a_run_of_one_set_after_a_mixture_is_told_in_words(sets: dict[str, str]) -> None:
+    report = check_chain(named([*saved(sets, 5, weights=MIX), *saved(sets["a"], 70)]))
+    assert not report.ok
+    assert report.events[-1].text == "drawn from for the first time before step 70: the one set that the run is of"
+
+
 def test_what_cannot_be_read_is_a_problem_among_others(sets: dict[str, str]) -> None:
     (good,) = saved(sets["a"], 5)
     report = check_chain({"good": good, "bad": good[:-3]})

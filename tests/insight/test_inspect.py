@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from unique_sets import unique_groups, write_set
+from unique_sets import damaged_ids, unique_groups, write_set
 
-from parquet_loader import ConfigError, build_index
+from parquet_loader import ConfigError, DataError, build_index
 from parquet_loader.insight import candidates, inspect
 from parquet_loader.insight.inspect import pretokenize_advice
+from parquet_loader.testing import FaultyFiles
 
 
 def test_what_footers_tell_is_exact(tmp_path: Path) -> None:
@@ -140,3 +141,45 @@ def test_a_set_without_rows_is_refused(tmp_path: Path) -> None:
     write_set(tmp_path / "set", [[]])
     with pytest.raises(ConfigError, match="there is nothing in its 1 files"):
         inspect(tmp_path / "set")
+
+
+def test_ids_that_contradict_the_footer_are_a_problem(tmp_path: Path) -> None:
+    folder = damaged_ids(tmp_path / "set")
+    told = inspect(folder)
+    assert told.ids is not None
+    assert (told.ids.least, told.ids.most, told.ids.contradicted) == (1, 9, 1)
+    assert told.ids.read == (1, 1000)
+    (problem,) = told.problems
+    assert "part-000.parquet, row group 1, with ids from 4 to 1,000, and from 4 to 9 by its footer" in problem
+    assert "`parquet-loader check`" in problem
+
+
+def test_files_that_cannot_be_read_are_left_out_where_that_is_wanted(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", [[[[1, 2], [3]]], [[[4]]], [[[5]]]])
+    pq.write_table(pa.table({"text": ["a"]}), folder / "a.parquet")
+    (folder / "part-001.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(DataError, match="cut off"):
+        inspect(folder)
+    told = inspect(folder, strict=False)
+    assert (told.files, told.tokens) == (2, 4)
+    assert [problem.split(",")[0] for problem in told.problems] == ["a.parquet", "part-001.parquet"]
+
+
+def test_row_groups_that_cannot_be_decoded_do_not_hide_the_others(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", [[[[1, 2], [3]], [[4]]]], write_page_checksum=True)
+    FaultyFiles(folder).flip("part-000.parquet", int(build_index(folder).start[1] + 40))
+    told = inspect(folder)
+    assert told.sampled_documents == 2
+    assert [problem.split(":")[0] for problem in told.problems] == ["part-000.parquet, row group 1, column 'tokens'"]
+
+
+def test_columns_are_told_with_how_many_files_have_them(tmp_path: Path) -> None:
+    write_set(tmp_path, [[[[1, 2]]], [[[3]]]])
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    (tmp_path / "z.parquet").write_bytes(b"no Parquet")
+    found = candidates(tmp_path)
+    assert [(each.name, each.files, each.of, each.tokens) for each in found] == [
+        ("tokens", 2, 3, 3),
+        ("text", 1, 3, None),
+    ]
+    assert pretokenize_advice(str(tmp_path), found) is None
