@@ -269,6 +269,8 @@ class Tracer:
         run = self._run
         if source is None and isinstance(run, MixtureRun):
             raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
+        if source is not None and isinstance(run, MixtureRun) and source not in run.names:
+            raise ConfigError(f"the mixture has no source {source!r}; it has {', '.join(map(repr, run.names))}")
         config = run.config_of(source or ONLY)
         group = _group_of(config.index, file, row_group)
         count = int(config.index.rows[group])
@@ -286,6 +288,7 @@ class Tracer:
         if epochs is None:
             assert steps is not None
             epochs = lane_steps.epochs(steps, run.options.overlap)
+        epochs = lane_steps.delivered(epochs)
         found = [
             place
             for epoch in epochs
@@ -384,7 +387,8 @@ def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:
     """The number in the index of a row group of a file."""
     place = bisect.bisect_left(index.files, file, key=lambda each: each.path)
     if place == len(index.files) or index.files[place].path != file:
-        near = difflib.get_close_matches(file, [each.path for each in index.files[:10_000]], 1)
+        paths = [each.path for each in index.files[:10_000]]
+        near = [path for path in paths if path.lower() == file.lower()] or difflib.get_close_matches(file, paths, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; the first one is {index.files[0].path!r}"
         raise ConfigError(f"the set has no file {file!r}{hint}")
     low, high = (int(np.searchsorted(index.file, each)) for each in (place, place + 1))
