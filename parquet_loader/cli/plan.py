@@ -34,6 +34,15 @@ read       from storage until the end of the plan, by all ranks and by the one t
 times      how often bytes are read, since ranks need parts of the same row groups
 at first   what rank 0 reads before its first batch; also after a resume from here"""
 
+_OF_DOCUMENTS = """\
+in a row           documents and pieces of them, about
+in several rows    documents that are cut by the end of a row, if all were of mean length
+cut by lanes       documents that lie in two lanes, of each epoch
+tokens of a window that are shuffled together, and which share of the set they are
+rows of it         of a lane: all rows of a document come within these
+draws              places of the set that a batch has documents from
+seen a row before  tokens whose document was in their lane's row just before"""
+
 
 def add(commands: Any) -> None:
     """Have the command's parser take this one."""
@@ -182,6 +191,8 @@ def words_of(found: Plan) -> Iterator[str]:
         ("draws", lambda source: source.shuffle.draws),
         ("seen a row before", lambda source: f"{source.shuffle.shown_before:.2%}"),
     )
+    yield ""
+    yield _OF_DOCUMENTS
     if found.world_sizes:
         yield ""
         yield table(
