@@ -29,6 +29,7 @@ __all__ = [
     "STATE_VERSION",
     "RunState",
     "SetIdentity",
+    "check_part",
     "history_text",
     "integer_of",
     "merge_checkpoints",
@@ -296,6 +297,23 @@ def open_checkpoint(data: bytes) -> tuple[dict[str, Any], int | None, int]:
     if rank is not None and (type(rank) is not int or not 0 <= rank < world_size):
         raise CheckpointDamagedError(f"this is no checkpoint: it is of rank {_shortened(rank)} of {world_size}")
     return state, rank, world_size
+
+
+def check_part(rank: int | None, world_size: int | None, own_rank: int, own_world_size: int) -> None:
+    """Refuse one rank's part on any other rank, or on another number of them.
+
+    Args:
+        rank, world_size: that wrote it; rank None for a merged checkpoint or a state, which any rank takes.
+        own_rank, own_world_size: of the loader that is to go on from it.
+
+    Raises:
+        CheckpointMismatchError: it is the part of another.
+    """
+    if rank is not None and (rank, world_size) != (own_rank, own_world_size):
+        raise CheckpointMismatchError(
+            f"this is the part of rank {rank} of {world_size}, and this loader is rank {own_rank} of "
+            f"{own_world_size}; merge the parts of all ranks with merge_checkpoints, then any number can resume"
+        )
 
 
 def merge_checkpoints(parts: Iterable[bytes]) -> bytes:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .batch import Batch, Piece
-from .checkpoint import open_checkpoint, read_state, seal_checkpoint
+from .checkpoint import check_part, open_checkpoint, read_state, seal_checkpoint
 from .engine.config import CAUSES, Counters, EngineConfig
 from .engine.engine import Engine
-from .errors import CheckpointMismatchError, ConfigError, LoaderClosedError
+from .errors import ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
 from .notebooks import html_table
@@ -333,12 +333,7 @@ class ParquetLoader:
             CheckpointMismatchError: of another run, rank or version.
         """
         state, rank, world_size = open_checkpoint(checkpoint)
-        own = self._options.rank, self._options.world_size
-        if rank is not None and (rank, world_size) != own:
-            raise CheckpointMismatchError(
-                f"this is the part of rank {rank} of {world_size}, and this loader is rank {own[0]} of {own[1]}; "
-                "merge the parts of all ranks with merge_checkpoints, then any number can resume"
-            )
+        check_part(rank, world_size, self._options.rank, self._options.world_size)
         self.load_state_dict(state)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,6 +32,7 @@ __all__ = [
     "all_cores",
     "boolean",
     "check_type",
+    "check_world_size",
     "integer",
     "signature_with",
     "spare_cores",
@@ -160,7 +161,7 @@ class LoaderOptions:
         check_type("storage_options", self.storage_options, Mapping, type(None))
         check_type("cache_dir", self.cache_dir, str, os.PathLike, type(None))
         check_type("index", self.index, DatasetIndex, str, os.PathLike, type(None))
-        _check_world_size(self.world_size, self.lanes, self.uneven)
+        check_world_size(self.world_size, self.lanes, self.uneven)
 
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """The options as keyword arguments, some of them changed."""
@@ -213,7 +214,12 @@ def spare_cores() -> int:
     return max(1, min(_MAX_DEFAULT_THREADS, all_cores() - 1))
 
 
-def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
+def check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
+    """Refuse a number of ranks on which some would have no lane, or if it is not allowed, some more than others.
+
+    Raises:
+        ConfigError: says which numbers there might be.
+    """
     if world_size > lanes:
         raise ConfigError(
             f"world_size {world_size} is more than lanes {lanes}: some ranks would get no row; "
@@ -224,7 +230,8 @@ def _check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
         more = next(size for size in range(world_size, lanes + 1) if not lanes % size)
         raise ConfigError(
             f"world_size {world_size} does not divide lanes {lanes}, so ranks would get unequal numbers of rows; "
-            f"use {fewer} or {more} ranks, or allow it with uneven=True and weigh losses by batch.weight"
+            f"use {fewer} or {more} ranks, or allow it with uneven=True (--uneven on the command line) and weigh "
+            "losses by batch.weight"
         )
 
 

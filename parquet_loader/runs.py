@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -744,19 +745,22 @@ class MixtureRun(Run):
             return
         scheduled = [(stage.block, stage.weights) for stage in run if stage.by == "schedule" or not stage.block]
 
-        def shown(stages: list[tuple[int, Weights]]) -> str:
-            return ", ".join(
-                f"({progress.position_of(block * BLOCK) * self.options.lanes}, {shown_weights(weights)!r})"
+        def with_tokens(stages: list[tuple[int, Weights]]) -> list[tuple[int, dict[str, float]]]:
+            return [
+                (progress.position_of(block * BLOCK) * self.options.lanes, shown_weights(weights))
                 for block, weights in stages
-            )
+            ]
 
         following = self.plan.schedule[-1][1]
         ahead = progress.resized(self.options.seq_len, self.plan.lattice)  # the rows up to there have the new length
         following_token = ahead.position_of(begun * BLOCK) * self.options.lanes
+        cure = [*with_tokens(scheduled), (following_token, shown_weights(following))]
+        # As TOML has it, and as Python and --weights on the command line have it.
+        in_toml, in_json = json.dumps(cure, separators=(", ", " = ")), json.dumps(cure)
         raise CheckpointMismatchError(
-            f"the run was drawn by [{shown(scheduled)}] so far, and by weights it would have been "
-            f"[{shown(planned)}]. What was drawn cannot change: keep it, and add what is new as a stage, "
-            f"weights=[{shown(scheduled)}, ({following_token}, {shown_weights(following)!r})]"
+            f"the run was drawn by {with_tokens(scheduled)} so far, and by weights it would have been "
+            f"{with_tokens(planned)}. What was drawn cannot change: keep it, and add what is new as a stage, in TOML "
+            f"weights = {in_toml}, else weights={in_json}"
         )
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -809,7 +813,10 @@ def run_of(
     else:
         for name, default in (("weights", None), ("exhausted", "raise")):
             if getattr(options, name) != default:
-                raise ConfigError(f"{name} is for several sources: give a dict of them, {{'name': path, ...}}")
+                raise ConfigError(
+                    f"{name} is for several sources: give a dict of them, {{'name': path, ...}}, a table [source] in "
+                    "TOML, or NAME=PATH of each on the command line"
+                )
         run = SetRun(source, options, counters)
     run.progress = run.advanced(options.skip_batches)
     return run

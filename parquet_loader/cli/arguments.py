@@ -103,7 +103,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "the run", "as ParquetLoader is given it; a TOML file has the same names, and options count more than the file"
     )
     run.add_argument(
-        "source", nargs="*", help="a folder, a file, a glob or a URL, or several; NAME=PATH of a mixture's sources"
+        "source",
+        nargs="*",
+        help="a folder, a file, a glob or a URL; several are one set together; of a mixture NAME=PATH of each source",
     )
     run.add_argument(
         "--run", dest="run_file", metavar="TOML", help="a file with the arguments of the run; see docs/inspect.md"
@@ -117,22 +119,25 @@ def add_run(parser: argparse.ArgumentParser) -> None:
             _weights,
             'of a mixture: JSON, {"web": 0.7, "code": 0.3} or [[0, {...}], [TOKEN, {...}]]; tokens',
         ),
-        ("--exhausted", str, "raise or redistribute"),
-        ("--window", positive, "row groups that are shuffled together"),
-        ("--seed", count, "of the shuffle"),
+        ("--exhausted", str, "when a source has given its max_epochs: raise or redistribute (raise)"),
+        ("--window", positive, "row groups that are shuffled together (those of 64 million tokens; 16 of a source)"),
+        ("--seed", count, "of the shuffle (0)"),
         ("--column", str, "the token column, where it is not the only list of integers"),
         ("--eos-id", eos_id, "appended to every document"),
         ("--vocab-size", positive, "ids of this size and above are refused"),
-        ("--overlap", count, "1 where rows are of seq_len + 1 tokens"),
-        ("--epochs", positive, "the run ends after so many"),
-        ("--tail", str, "how it ends then: pad or drop"),
-        ("--skip-batches", count, "the run began after so many"),
-        ("--budget-bytes", positive, "the most that a rank's loader may hold"),
+        ("--overlap", count, "1 where rows are of seq_len + 1 tokens (0)"),
+        ("--epochs", positive, "the run ends after so many (it has no end)"),
+        ("--tail", str, "how it ends then: pad or drop (pad)"),
+        ("--skip-batches", count, "the run began after so many (0)"),
+        ("--budget-bytes", positive, "the most that a rank's loader may hold (2 GiB)"),
         ("--index", str, "a saved index, in place of reading footers"),
         ("--cache-dir", str, "where footers are cached (the user's cache folder)"),
         ("--storage-options", json_object, "JSON for the filesystem of a URL; secrets are better in the environment"),
     ):
         run.add_argument(flag, type=kind, help=text, metavar=flag.strip("-").upper().replace("-", "_"))
+    run.add_argument(
+        "--uneven", action="store_const", const=True, help="allow numbers of ranks that do not divide the lanes"
+    )
     run.add_argument("--no-shuffle", dest="shuffle", action="store_const", const=False, help="in storage order")
 
 

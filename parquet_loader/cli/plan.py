@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..insight.changes import Resumption, resumption
 from ..insight.opening import open_run
-from ..insight.plan import Moment, Plan, plan
+from ..insight.plan import Moment, Plan, SourcePlan, StagePlan, plan
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, saved_in, world_sizes
 from .output import print_json, say, table
 
-__all__ = ["add", "run"]
+__all__ = ["add", "run", "words_of"]
 
 _EXAMPLES = """\
 examples:
@@ -22,12 +22,26 @@ examples:
   what becomes of a run with what run.toml says now, before a GPU is taken:
   parquet-loader plan --run run.toml --checkpoint step-1000/loader.bin --world-sizes 6"""
 
+_WIDTH = 120  # of tables
+_MOST_IN_A_LINE = 4  # sources of a stage
+_MOST_OF_A_PATH = 72  # characters, its last
+
 _NOTES = """\
-memory     the most that a rank's loader holds, where training is slower than loading
+memory     about the most that a rank's loader holds where training is slower than loading; it may be more where it is
+           not, and is never more than budget_bytes
 budget     the least budget_bytes with which it runs
 read       from storage until the end of the plan, by all ranks and by the one that reads most
 times      how often bytes are read, since ranks need parts of the same row groups
 at first   what rank 0 reads before its first batch; also after a resume from here"""
+
+_OF_DOCUMENTS = """\
+in a row           documents and pieces of them, about
+in several rows    documents that are cut by the end of a row, if all were of mean length
+cut by lanes       documents that lie in two lanes, of each epoch
+tokens of a window that are shuffled together, and which share of the set they are
+rows of it         of a lane: all rows of a document come within these
+draws              places of the set that a batch has documents from
+seen a row before  tokens whose document was in their lane's row just before"""
 
 
 def add(commands: Any) -> None:
@@ -65,11 +79,19 @@ def run(given: argparse.Namespace) -> int:
     saved = None if given.checkpoint is None else saved_in(given.checkpoint)
     source, options = run_of(given, None if saved is None else saved.state)
     opened = open_run(source, options)
-    resumed = None if saved is None else resumption(opened, saved.state)
-    planned = None
+    resumed = None if saved is None else resumption(opened, saved, world_sizes=given.world_sizes or ())
+    planned, part = None, None
+    if saved is not None and saved.rank is not None and saved.world_size is not None:
+        part = saved.rank, saved.world_size
     if resumed is None or resumed.refused is None:
-        planned = plan(opened, tokens=given.tokens, steps=given.steps, world_sizes=given.world_sizes, exact=given.exact)
-    part = None if saved is None or saved.rank is None else (saved.rank, saved.world_size)
+        planned = plan(
+            opened,
+            tokens=given.tokens,
+            steps=given.steps,
+            world_sizes=given.world_sizes,
+            exact=given.exact,
+            part=part,
+        )
     sizes = () if planned is None else planned.world_sizes
     # What was not asked for may be refused without anything being wrong.
     asked = given.world_sizes is not None and any(each.refused for each in sizes)
@@ -77,11 +99,11 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"resume": resumed, "plan": planned})
     else:
-        say("\n".join([*_resumption(resumed, part), *([] if planned is None else _plan(planned))]))
+        say("\n".join([*_resumption(resumed, part), *([] if planned is None else words_of(planned))]))
     return 1 if wrong else 0
 
 
-def _resumption(found: Resumption | None, part: tuple[int, int | None] | None) -> Iterator[str]:
+def _resumption(found: Resumption | None, part: tuple[int, int] | None) -> Iterator[str]:
     if found is None:
         return
     if found.refused is not None or found.begin is None:
@@ -91,8 +113,10 @@ def _resumption(found: Resumption | None, part: tuple[int, int | None] | None) -
         f"goes on at step {found.begin.step:,}, token {found.begin.token:,}: {found.repeated:,} tokens repeated, "
         f"{found.skipped:,} skipped"
     )
-    for change in found.changes or ("nothing is otherwise from there on",):
+    for change in found.changes or ("nothing that a checkpoint keeps is otherwise from there on",):
         yield f"  {change}"
+    shown = ", ".join(f"{name} {_given(value)}" for name, value in found.not_kept.items())
+    yield f"  a checkpoint does not keep these, which hold as they are given now, whatever they were: {shown}"
     if part is not None:
         yield (
             f"  this is the part of rank {part[0]} of {part[1]}: only that rank of as many takes it; "
@@ -101,92 +125,74 @@ def _resumption(found: Resumption | None, part: tuple[int, int | None] | None) -
     yield ""
 
 
-def _plan(found: Plan) -> Iterator[str]:
+def _given(value: Any) -> str:
+    """A value that a checkpoint does not keep."""
+    if isinstance(value, Mapping):
+        some = [f"{name} {each}" for name, each in value.items() if each is not None]
+        others = [f"{'others ' if some else ''}without end"] if len(some) < len(value) else []
+        return f"({', '.join(some + others)})"
+    return "without end" if value is None else str(value)
+
+
+def words_of(found: Plan) -> Iterator[str]:
+    """A plan as people read it, in paragraphs and tables no wider than 120 columns."""
+    mixed, several = found.sources[0].name is not None, len(found.sources[0].paths) > 1
     yield (
-        f"step {found.begin.step:,} to {found.end.step:,}, token {found.begin.token:,} to {found.end.token:,}: "
+        (f"a mixture of {len(found.sources)} sources" if mixed else "one set" + (" of several paths" * several))
+        + f": seq_len {found.seq_len:,}, lanes {found.lanes:,}, seed {found.seed}"
+        + ("" if found.shuffle else ", not shuffled")
+    )
+    yield ""
+    yield _of_sources(
+        found,
+        ("row groups", lambda source: source.shuffle.row_groups),
+        ("window", lambda source: source.shuffle.window),
+        ("path", lambda source: _where(source.paths)),
+    )
+    yield ""
+    yield (
+        f"step {found.begin.step:,} up to {found.end.step:,}, token {found.begin.token:,} up to {found.end.token:,}: "
         f"{found.steps:,} steps of {found.step_tokens:,} tokens"
     )
     if found.over is not None:
         yield f"it goes no further: {found.over}"
-    mixed = found.sources[0].name is not None
     yield ""
-    yield table(
-        [
-            [
-                *([source.name] if mixed else []),
-                source.tokens,
-                source.drawn,
-                f"{source.epochs:,.2f}",
-                *([f"{source.target:.2%}", f"{source.achieved:.2%}"] if mixed else []),
-                _when(source.repeats),
-                source.max_epochs,
-                _when(source.exhausted),
-                source.then if source.max_epochs is not None else None,
-            ]
-            for source in found.sources
-        ],
-        [
-            *(["source"] if mixed else []),
-            "tokens",
-            "drawn by the end",
-            "epochs",
-            *(["share asked for", "share"] if mixed else []),
-            "repeats from step",
-            "epochs at most",
-            "used up at step",
-            "then",
-        ],
+    yield _of_sources(
+        found,
+        ("tokens", lambda source: source.tokens),
+        ("drawn", lambda source: source.drawn),
+        ("epochs", _epochs),
+        *((("asked for", lambda source: f"{source.target:.2%}"),) if mixed else ()),
+        *((("share", lambda source: f"{source.achieved:.2%}"),) if mixed else ()),
+        ("repeats at", lambda source: _when(source.repeats)),
+        ("used up at", lambda source: _when(source.exhausted)),
+        ("then", lambda source: source.then if source.max_epochs is not None else None),
     )
+    if any(source.repeats or source.exhausted for source in found.sources):
+        yield "repeats at, used up at: the step that begins its second epoch, the first step without it"
     if found.stages:
         yield ""
-        yield table(
-            [
-                [
-                    stage.begin.step,
-                    stage.begin.token,
-                    stage.scheduled,
-                    stage.by,
-                    ", ".join(
-                        f"{name} {share:.2%} ({stage.achieved.get(name, 0):.2%})"
-                        for name, share in stage.target.items()
-                    ),
-                ]
-                for stage in found.stages
-            ],
-            ["stage from step", "token", "scheduled for", "by", "shares asked for (and given)"],
-        )
+        yield _stages(found.stages)
     yield ""
-    yield table(
-        [
-            [
-                *([source.name] if mixed else []),
-                source.cuts.documents,
-                source.cuts.mean_tokens,
-                source.cuts.documents_in_a_row,
-                f"{source.cuts.in_several_rows:.1%}",
-                f"{source.cuts.cut_by_lanes / max(1, source.cuts.documents):.2%}",
-                source.shuffle.window,
-                f"{source.shuffle.share:.1%}",
-                source.shuffle.rows_of_window,
-                source.shuffle.draws,
-                f"{source.shuffle.shown_before:.2%}",
-            ]
-            for source in found.sources
-        ],
-        [
-            *(["source"] if mixed else []),
-            "documents",
-            "of tokens",
-            "in a row",
-            "in several rows",
-            "cut by lanes",
-            "window",
-            "of the set",
-            "rows of it",
-            "draws",
-            "seen a row before",
-        ],
+    yield _of_sources(
+        found,
+        ("documents", lambda source: source.cuts.documents),
+        ("tokens each", lambda source: source.cuts.mean_tokens),
+        ("in a row", lambda source: source.cuts.documents_in_a_row),
+        ("in several rows", lambda source: f"{source.cuts.in_several_rows:.1%}"),
+        ("cut by lanes", lambda source: f"{source.cuts.cut_by_lanes / max(1, source.cuts.documents):.2%}"),
     )
+    yield ""
+    yield _of_sources(
+        found,
+        ("tokens of a window", lambda source: source.shuffle.window_tokens),
+        ("of the set", lambda source: f"{source.shuffle.share:.1%}"),
+        ("rows of it", lambda source: source.shuffle.rows_of_window),
+        ("draws", lambda source: source.shuffle.draws),
+        ("seen a row before", lambda source: f"{source.shuffle.shown_before:.2%}"),
+    )
+    yield ""
+    yield _OF_DOCUMENTS
     if found.world_sizes:
         yield ""
         yield table(
@@ -232,6 +238,51 @@ def _plan(found: Plan) -> Iterator[str]:
     yield f"world sizes that divide {found.lanes:,} lanes: {', '.join(map(str, few))}"
     for note in found.notes:
         yield f"note: {note}"
+
+
+def _of_sources(found: Plan, *columns: tuple[str, Callable[[SourcePlan], object]]) -> str:
+    """A line of each source, with its name where it has one."""
+    named: list[tuple[str, Callable[[SourcePlan], object]]] = []
+    if found.sources[0].name is not None:
+        named = [("source", lambda source: source.name)]
+    of = [*named, *columns]
+    return table([[value(source) for _, value in of] for source in found.sources], [name for name, _ in of])
+
+
+def _stages(stages: Sequence[StagePlan]) -> str:
+    """A line of each stage; where these would be too wide, one of each of its sources."""
+    headers = ["from step", "token", "scheduled for", "by"]
+    begins = [[stage.begin.step, stage.begin.token, stage.scheduled, stage.by] for stage in stages]
+    shares = [
+        [(name, f"{share:.2%}", f"{stage.achieved.get(name, 0):.2%}") for name, share in stage.target.items()]
+        for stage in stages
+    ]
+    short = table(
+        [
+            [*begin, ", ".join(f"{name} {asked} ({given})" for name, asked, given in each)]
+            for begin, each in zip(begins, shares, strict=True)
+        ],
+        [*headers, "shares asked for (and given)"],
+    )
+    if max(map(len, short.splitlines())) <= _WIDTH and max(map(len, shares)) <= _MOST_IN_A_LINE:
+        return short
+    return table(
+        [
+            [*(begin if number == 0 else [None] * len(begin)), *share]
+            for begin, each in zip(begins, shares, strict=True)
+            for number, share in enumerate(each)
+        ],
+        [*headers, "source", "asked for", "given"],
+    )
+
+
+def _epochs(source: SourcePlan) -> str:
+    return f"{source.epochs:,.2f}" + ("" if source.max_epochs is None else f" of {source.max_epochs:,}")
+
+
+def _where(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    return (paths[0] if len(paths[0]) <= _MOST_OF_A_PATH else f"…{paths[0][1 - _MOST_OF_A_PATH :]}") + more
 
 
 def _when(moment: Moment | None) -> int | None:

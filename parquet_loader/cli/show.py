@@ -39,7 +39,9 @@ def add(commands: Any) -> None:
     add_run(parser)
     add_checkpoint(parser, "where the run is: the step is then one of its history, or comes after it")
     parser.add_argument("--step", type=count, help="the number of the batch in the run (the next one)")
-    parser.add_argument("--rows", metavar="FIRST:END", help=f"rows of the global batch, such as 0:4 or 7 (0:{_ROWS})")
+    parser.add_argument(
+        "--rows", "--row", metavar="FIRST:END", help=f"of the global batch, such as 0:4 or 7 (0:{_ROWS})"
+    )
     parser.add_argument(
         "--tokenizer",
         metavar="NAME",

@@ -24,7 +24,7 @@ def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, st
     try:
         return open_tokenizer_of({each: (config.storage, config.index) for each, config in configs.items()}), ""
     except ParquetLoaderError as error:
-        return None, f"ids are shown, and no text: {error} (--tokenizer)"
+        return None, f"ids are shown, and no text: {error}"
 
 
 def columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:

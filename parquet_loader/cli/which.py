@@ -46,12 +46,12 @@ def add(commands: Any) -> None:
         "--step", type=count, metavar="STEP", help="its number in the run, from 0 (the checkpoint's last)"
     )
     step.add_argument(
-        "--row",
         "--rows",
+        "--row",
         dest="row",
         type=_range,
-        metavar="ROW",
-        help="of the global batch, such as 7, or 0:8 for 0 to 7",
+        metavar="FIRST:END",
+        help="of the global batch, such as 0:8 or 7 (all)",
     )
     step.add_argument("--rank", dest="of_rank", type=count, metavar="RANK", help="the rows of this rank")
     step.add_argument("--world-size", dest="of_world_size", type=positive, metavar="RANKS", help="of so many")
@@ -87,6 +87,18 @@ def run(given: argparse.Namespace) -> int:
     opened = open_run(source, options, state)
     if given.document is not None:
         return _show_places(given, opened)
+    rows, lanes = given.row, options.lanes
+    if rows is not None and rows.stop > lanes:
+        asked = f"{rows.start}:{rows.stop}" if len(rows) > 1 else str(rows.start)
+        raise ConfigError(f"--rows {asked}: there are rows 0 to {lanes - 1:,}")
+    if (given.of_rank is None) != (given.of_world_size is None):
+        raise ConfigError("--rank and --world-size belong together: give both, or --rows")
+    if rows is not None and given.of_rank is not None:
+        raise ConfigError("give --rank with --world-size, or --rows, not both")
+    if given.of_rank is not None and given.of_rank >= given.of_world_size:
+        raise ConfigError(
+            f"--rank {given.of_rank}: of {given.of_world_size} there are ranks 0 to {given.of_world_size - 1}"
+        )
     step = given.step
     if step is None:
         step = opened.progress.rows_before(opened.progress.position) - 1
@@ -95,7 +107,7 @@ def run(given: argparse.Namespace) -> int:
     with Progress("lengths of documents", "row group") as progress:
         found = Tracer(opened, progress.show).which(
             step,
-            rows=given.row,
+            rows=rows,
             columns=None if given.columns_range is None else (given.columns_range.start, given.columns_range.stop),
             rank=given.of_rank,
             world_size=given.of_world_size,

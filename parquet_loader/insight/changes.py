@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..checkpoint import ONLY, RunState, read_state
+from ..checkpoint import ONLY, RunState, check_part, read_state
 from ..errors import CheckpointMismatchError, ConfigError, SourceExhaustedError
 from ..order.mixture import BLOCK, shown_weights
 from ..order.progress import MixtureProgress
 from ..runs import MixtureRun, SetRun
+from .describe import Saved, saved_of
 from .plan import Moment, moment
 
 __all__ = ["Resumption", "resumption"]
@@ -25,7 +26,8 @@ class Resumption:
         begin: where it goes on; None where it does not.
         repeated, skipped: tokens that would come twice, and that would never come, against a run that was not broken
             off. Both are 0 in every run that goes on.
-        changes: what is otherwise from there on, a sentence each; empty where nothing is.
+        changes: what is otherwise from there on, a sentence each; empty where nothing is of all that a state keeps.
+        not_kept: what a state does not keep, by name: it holds from there on as it is given now, whatever it was.
     """
 
     refused: str | None
@@ -33,26 +35,34 @@ class Resumption:
     repeated: int
     skipped: int
     changes: tuple[str, ...]
+    not_kept: Mapping[str, Any]
 
 
-def resumption(run: SetRun | MixtureRun, state: Mapping[str, Any]) -> Resumption:
+def resumption(
+    run: SetRun | MixtureRun, saved: bytes | Saved | Mapping[str, Any], *, world_sizes: Sequence[int] = ()
+) -> Resumption:
     """What a run, as it is configured now, does with a state of it as it was.
 
     Args:
         run: from `open_run`, without a state. Where it goes on, it is at the state's place afterwards; else as before.
-        state: what `state_dict` gave, or `Batch.state`.
+        saved: a checkpoint, or what `state_dict` gave, or `Batch.state`.
+        world_sizes: numbers of ranks that are to go on. One rank's part that was not merged is refused where it is of
+            none of these.
 
     Raises:
-        CheckpointDamagedError: no state.
+        CheckpointDamagedError: no checkpoint and no state.
         ConfigError, StorageError, DataError: of a source that only the state draws from.
     """
-    told, before = read_state(state), run.saved()
+    saved = saved_of(saved)
+    told, before = read_state(saved.state), run.saved()
     defaults = {name: config.order.window for name, config in run.configs.items()}
     try:
+        if world_sizes and saved.world_size not in world_sizes:
+            check_part(saved.rank, saved.world_size, 0, world_sizes[0])
         run.progress = run.read(told)
     except (CheckpointMismatchError, SourceExhaustedError) as error:
         run.restore(before)
-        return Resumption(refused=str(error), begin=None, repeated=0, skipped=0, changes=())
+        return Resumption(refused=str(error), begin=None, repeated=0, skipped=0, changes=(), not_kept={})
     except ConfigError:
         run.restore(before)
         raise
@@ -62,6 +72,20 @@ def resumption(run: SetRun | MixtureRun, state: Mapping[str, Any]) -> Resumption
         repeated=0,
         skipped=0,
         changes=tuple(_changes(run, told, defaults)),
+        not_kept=_not_kept(run),
+    )
+
+
+def _not_kept(run: SetRun | MixtureRun) -> dict[str, Any]:
+    """What the run does from now on by its options alone."""
+    options = run.options
+    if isinstance(run, SetRun):
+        return {"overlap": options.overlap, "epochs": options.epochs} | (
+            {} if options.epochs is None else {"tail": options.tail}
+        )
+    limits = {name: each.max_epochs for name, each in run.sets.items()}
+    return {"overlap": options.overlap, "max_epochs": limits} | (
+        {"exhausted": options.exhausted} if any(limits.values()) else {}
     )
 
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..blocks import IntArray
-from ..errors import SourceExhaustedError
+from ..errors import ConfigError, SourceExhaustedError
+from ..options import check_world_size
 from ..order.ending import Finish
 from ..order.mixture import BLOCK, Lattice
 from ..order.order import Order, Window, lane_range
@@ -60,14 +61,22 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
     Args:
         run: of `open_run`.
         tokens: of the run that are planned; None for two epochs of each set, or the run's own.
-        world_sizes: numbers of ranks; none for all that divide the lanes.
+        world_sizes: numbers of ranks; none for all that divide the lanes. One that the loader would refuse, since it
+            does not divide them and the run is not ``uneven``, is a problem.
     """
     options = run.options
     lanes, seq_len = options.lanes, options.seq_len
     proved: list[str] = []
     problems: list[str] = []
     sizes = tuple(world_sizes) or tuple(size for size in range(1, lanes + 1) if not lanes % size)
-    problems += rank_problems(lanes, sizes)
+    allowed = []
+    for size in sizes:
+        try:
+            check_world_size(size, lanes, options.uneven)
+            allowed.append(size)
+        except ConfigError as error:
+            problems.append(str(error))
+    problems += rank_problems(lanes, allowed)
     proved.append(
         f"ranks: on {_listed(sizes)} ranks, the rows of all ranks are the {lanes:,} rows of the global batch, each once"
     )

@@ -9,13 +9,13 @@ from math import isqrt
 
 import numpy as np
 
-from ..checkpoint import ONLY
+from ..checkpoint import ONLY, check_part
 from ..engine.config import EngineConfig
 from ..engine.cost import beyond_bytes, required_bytes
 from ..engine.mixer import demand, mixture_bytes, sheets_bytes
 from ..engine.rehearsal import expected_peak_bytes
-from ..errors import ConfigError, SourceExhaustedError
-from ..options import LoaderOptions, integer
+from ..errors import CheckpointMismatchError, ConfigError, SourceExhaustedError
+from ..options import LoaderOptions, check_world_size, integer
 from ..order.mixture import BLOCK, Weights
 from ..order.order import Window, lane_range
 from ..order.progress import MixtureProgress, Progress, traced
@@ -82,8 +82,9 @@ class ShufflePlan:
     """How well a source is shuffled; docs/order.md tells what these numbers were measured to mean.
 
     Attributes:
-        window: row groups that are shuffled together.
-        window_tokens: that they hold, in the mean.
+        window: row groups that are shuffled together, as the run has it: there may be fewer.
+        row_groups: that there are.
+        window_tokens: that a window holds, in the mean.
         share: of the set that a window is; 1 mixes as well as chance, or better.
         rows_of_window: of a lane. A document's rows all come within them.
         draws: about as many independent draws a batch is, of a set that is sorted: places of the set that its rows
@@ -93,6 +94,7 @@ class ShufflePlan:
     """
 
     window: int
+    row_groups: int
     window_tokens: int
     share: float
     rows_of_window: float
@@ -106,6 +108,7 @@ class SourcePlan:
 
     Attributes:
         name: None where the run has one set.
+        paths: where it lies, without secrets.
         tokens: of one epoch of it.
         drawn: tokens that the run has had of it by the end.
         epochs: how many epochs that is.
@@ -119,6 +122,7 @@ class SourcePlan:
     """
 
     name: str | None
+    paths: tuple[str, ...]
     tokens: int
     drawn: int
     epochs: float
@@ -194,7 +198,7 @@ class Plan:
     """What a run will do.
 
     Attributes:
-        seq_len, lanes: of the run.
+        seq_len, lanes, seed, shuffle: of the run.
         step_tokens: of a global batch.
         begin: where the run is.
         end: after the last planned step.
@@ -209,6 +213,8 @@ class Plan:
 
     seq_len: int
     lanes: int
+    seed: int
+    shuffle: bool
     step_tokens: int
     begin: Moment
     end: Moment
@@ -229,6 +235,7 @@ def plan(
     steps: int | None = None,
     world_sizes: Sequence[int] | None = None,
     exact: bool = False,
+    part: tuple[int, int] | None = None,
 ) -> Plan:
     """What a run will do from where it is, from the index alone.
 
@@ -237,8 +244,10 @@ def plan(
         tokens: to which it goes, counted from its beginning.
         steps: to which it goes, in place of tokens. None of both for the rest of the epoch, or of its `epochs`; a
             mixture's epoch is as many tokens as its sources hold.
-        world_sizes: numbers of ranks; None for some that divide the lanes.
+        world_sizes: numbers of ranks; None for some that divide the lanes, or of a part for those that it is of.
         exact: count what is read for every window, however long it takes; else a long run is scaled from some.
+        part: (rank, world size) whose checkpoint the run goes on from, where it was not merged: other numbers of ranks
+            are refused then, as the loader does.
 
     Raises:
         ConfigError: tokens and steps at once, or numbers that are none.
@@ -249,28 +258,33 @@ def plan(
     rows, over = _rows_to_go(run, tokens, steps)
     end, error = _advanced(run, rows)
     dividing = dividing_world_sizes(options.lanes)
-    if world_sizes is None:
+    if world_sizes is None and part is not None:
+        world_sizes = [part[1]]
+    elif world_sizes is None:
         powers = [size for size in dividing if size & (size - 1) == 0]
         world_sizes = (powers if len(powers) > 2 else dividing)[:_MOST_WORLD_SIZES]
     most_plans = None if exact else _MOST_PLANS
     begin, until = moment(run, progress, progress.position), moment(run, end, end.position)
     stages = _stages(run, end) if isinstance(end, MixtureProgress) and isinstance(run, MixtureRun) else ()
+    sources = tuple(_sources(run, end, error))
     return Plan(
         seq_len=options.seq_len,
         lanes=options.lanes,
+        seed=options.seed,
+        shuffle=options.shuffle,
         step_tokens=options.lanes * options.seq_len,
         begin=begin,
         end=until,
         steps=until.step - begin.step,
         tokens=until.token - begin.token,
         over=over if error is None else str(error),
-        sources=tuple(_sources(run, end, error)),
+        sources=sources,
         stages=stages,
         world_sizes=tuple(
-            _on_ranks(run, end, integer("world_size", world_size, 1), most_plans) for world_size in world_sizes
+            _on_ranks(run, end, integer("world_size", world_size, 1), most_plans, part) for world_size in world_sizes
         ),
         dividing=dividing,
-        notes=tuple(_notes(run, end)),
+        notes=(*_notes_of_stages(stages), *_notes_of_ends(sources), *_notes(run, end)),
     )
 
 
@@ -421,6 +435,7 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
             repeats = moment(run, end, end.position_of(row))
         yield SourcePlan(
             name=None,
+            paths=tuple(run.set.config.storage.identity.split("\n")),
             tokens=order.total,
             drawn=drawn,
             epochs=drawn / order.total,
@@ -442,6 +457,7 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
         again, spent = _first_row(run, end, name, total), exhausted.get(name)
         yield SourcePlan(
             name=name,
+            paths=tuple(each.config.storage.identity.split("\n")),
             tokens=total,
             drawn=drawn,
             epochs=drawn / total,
@@ -493,7 +509,8 @@ def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
     if not order.shuffle:  # what a row begins with goes on from the row before
         before = 1 - 1 / rows_of_document / 2 if rows_of_document > 1 else rows_of_document / 2
     return ShufflePlan(
-        window=window,
+        window=order.window,
+        row_groups=groups,
         window_tokens=window_tokens,
         share=window / groups,
         rows_of_window=rows,
@@ -505,12 +522,16 @@ def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _on_ranks(run: SetRun | MixtureRun, end: Progress, world_size: int, most_plans: int | None) -> WorldSizePlan:
+def _on_ranks(
+    run: SetRun | MixtureRun, end: Progress, world_size: int, most_plans: int | None, part: tuple[int, int] | None
+) -> WorldSizePlan:
     options, lanes = run.options, run.options.lanes
     refused = None
     try:
-        LoaderOptions(**options.keywords(world_size=world_size, rank=0))
-    except ConfigError as error:
+        check_world_size(world_size, lanes, options.uneven)
+        if part is not None and part[1] != world_size:
+            check_part(*part, 0, world_size)
+    except (ConfigError, CheckpointMismatchError) as error:
         refused = str(error)
     ranks = min(world_size, lanes)
     places = [lane_range(rank, ranks, lanes) for rank in range(ranks)]
@@ -579,6 +600,25 @@ def _peak_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig], l
         reserved = sheets_bytes(sources, run.options.seq_len + run.options.overlap)
     some = islice(windows, 4 * (len(sources) + workers) + 8)
     return expected_peak_bytes(sources, some, least_bytes=least_bytes, reserved_bytes=reserved)
+
+
+def _notes_of_stages(stages: Sequence[StagePlan]) -> Iterator[str]:
+    if any(stage.scheduled for stage in stages):
+        yield (
+            f"a stage begins with the next block of {BLOCK} steps, at or after the token that it is scheduled for: "
+            "shares are exact in whole blocks"
+        )
+
+
+def _notes_of_ends(sources: Sequence[SourcePlan]) -> Iterator[str]:
+    for source in sources:
+        left = 0 if source.max_epochs is None else source.max_epochs * source.tokens - source.drawn
+        if source.exhausted is not None and source.name is not None and left > 0:
+            yield (
+                f"source {source.name!r} counts as used up at step {source.exhausted.step:,}, after "
+                f"{source.epochs:.2f} of {source.max_epochs} epochs: the {left:,} tokens that are left are fewer than "
+                f"the next block of {BLOCK} steps needs"
+            )
 
 
 def _notes(run: SetRun | MixtureRun, end: Progress) -> Iterator[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -85,6 +85,8 @@ def describe_pieces(
         wanted = "a dict of folders by source, for a mixture" if isinstance(run, MixtureRun) else "one folder"
         raise ConfigError(f"columns_from must be {wanted}")
     found: list[Description | None] = [None] * len(pieces)
+    there: set[str] = set()
+    lacking: dict[str, ConfigError] = {}
     for source in {piece.source for piece in pieces}:
         config = config_of(run, source)
         here = [at for at, piece in enumerate(pieces) if piece.source == source]
@@ -93,7 +95,7 @@ def describe_pieces(
         if columns:
             beside = columns_from.get(source or "") if isinstance(columns_from, Mapping) else columns_from
             places = [(piece.file, piece.row_group, piece.document) for piece in some]
-            values = columns_of(
+            values, of_source, not_of_source = _columns_there(
                 config.storage,
                 config.index,
                 places,
@@ -101,9 +103,12 @@ def describe_pieces(
                 columns_from=beside,
                 storage_options=storage_options if beside is not None else None,
             )
+            lacking |= not_of_source
+            there |= of_source
         for at, (tokens, ends), value in zip(here, tokens_of(config, some), values, strict=True):
             text = None if tokenizer is None else tokenizer.decode(tokens.tolist())
             found[at] = Description(tokens=tokens, ends=ends, text=text, columns=value)
+    _check_there(columns if pieces else (), there, lacking)
     return [each for each in found if each is not None]
 
 
@@ -171,7 +176,7 @@ def columns_of(
     Args:
         storage, index: of the set that the documents are of.
         places: of each document its file, as the index names it, the row group in that, and the document in that.
-        columns: their names; ``parent.child`` within a struct.
+        columns: their names; ``parent.child`` within a struct. Where a file lacks one, values are None.
         columns_from: where the columns are if not in the set's own files: for each of these there, a file of the same
             path below its root and with as many rows.
         storage_options: for the fsspec filesystem of ``columns_from``.
@@ -180,10 +185,34 @@ def columns_of(
         For each place, in order, the values by column.
 
     Raises:
-        ConfigError: no such document, no such column.
+        ConfigError: no such document; a column that none of the files concerned has.
         DataError: a file that is no Parquet, or one beside the set's with another number of rows.
         StorageError: a file cannot be read.
     """
+    found, there, lacking = _columns_there(
+        storage, index, places, columns, columns_from=columns_from, storage_options=storage_options
+    )
+    _check_there(columns if places else (), there, lacking)
+    return found
+
+
+def _check_there(columns: Sequence[str], there: Set[str], lacking: Mapping[str, ConfigError]) -> None:
+    """Refuse columns that no file has."""
+    for column in columns:
+        if column not in there:
+            raise lacking[column]
+
+
+def _columns_there(
+    storage: Storage,
+    index: DatasetIndex,
+    places: Sequence[Place],
+    columns: Sequence[str],
+    *,
+    columns_from: Source | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[list[dict[str, Any]], set[str], dict[str, ConfigError]]:
+    """See `columns_of`; beside it the columns that some file has, and of those that some file lacks the reason."""
     wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of a file (the place, its row)
     numbers = {file.path: number for number, file in enumerate(index.files)}
     for at, place in enumerate(places):
@@ -193,7 +222,9 @@ def columns_of(
     if columns_from is not None:
         storage = open_storage(columns_from, storage_options)
         files = _files_beside(storage, files)
-    found: list[dict[str, Any]] = [{} for _ in places]
+    found: list[dict[str, Any]] = [dict.fromkeys(columns) for _ in places]
+    there: set[str] = set()
+    lacking: dict[str, ConfigError] = {}
 
     def read(number: int) -> None:
         rows = int(index.rows[index.file == number].sum())
@@ -205,13 +236,20 @@ def columns_of(
                     "the same documents. Give the files that the tokens were made of, row by row",
                     path=files[number].path,
                 )
-            values = _read_rows(parquet, files[number].path, [row for _, row in here], columns)
+            paths = {}
+            for column in columns:
+                try:
+                    paths[column] = _path_of(parquet.schema_arrow, column, files[number].path)
+                except ConfigError as error:
+                    lacking.setdefault(column, error)
+            there.update(paths)
+            values = _read_rows(parquet, [row for _, row in here], paths) if paths else [{} for _ in here]
         for (at, _), value in zip(here, values, strict=True):
-            found[at] = value
+            found[at].update(value)
 
     with ThreadPoolExecutor(_REQUESTS if storage.is_remote else 1) as pool:
         list(pool.map(read, wanted))
-    return found
+    return found, there, lacking
 
 
 def _row_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> tuple[int, int]:
@@ -247,8 +285,9 @@ def _files_beside(storage: Storage, files: Mapping[int, FileInfo]) -> dict[int, 
     return {number: there[file.path] for number, file in files.items()}
 
 
-def _read_rows(parquet: pq.ParquetFile, name: str, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
-    paths = {column: _path_of(parquet.schema_arrow, column, name) for column in columns}
+def _read_rows(
+    parquet: pq.ParquetFile, rows: Sequence[int], paths: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
     ends = np.cumsum([parquet.metadata.row_group(at).num_rows for at in range(parquet.num_row_groups)])
     groups = np.searchsorted(ends, rows, side="right")
     found: list[dict[str, Any]] = [{} for _ in rows]

@@ -38,7 +38,8 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
     """
     progress, position = run.progress, run.progress.position_of(number)
     if isinstance(run, SetRun):
-        if run.finish is not None and position >= max(run.finish.stop, progress.position):
+        if _is_beyond(run.finish, progress, position):
+            assert run.finish is not None
             last = progress.rows_before(run.finish.stop - 1)
             ends = f"the run ends with step {last:,}" if run.finish.stop else "the run ends before its first step"
             raise ConfigError(f"{ends} (epochs={run.finish.epochs}): there is no step {number:,}")
@@ -112,6 +113,13 @@ def is_skipped(progress: Progress, position: int) -> bool:
     return any(low <= position < high for low, high in progress.skips)
 
 
+def _is_beyond(finish: Finish | None, progress: Progress, position: int) -> bool:
+    """Whether a run has no row at a position: it ends before, and has not had one there when it had more epochs."""
+    if finish is None or position < finish.stop:
+        return False
+    return position >= progress.position or is_skipped(progress, position)
+
+
 class Row(NamedTuple):
     """A row of a lane.
 
@@ -141,15 +149,19 @@ class SetSteps:
         """The row that a position of a lane comes in; None where the run has ended."""
         step = self._progress.rows_before(position)
         begin = self._progress.position_of(step)
-        if self._finish is not None and begin >= max(self._finish.stop, self._progress.position):
+        if _is_beyond(self._finish, self._progress, begin):
             return None
         return Row(step, begin, self._progress.length_at(begin), is_skipped(self._progress, begin))
 
     def epochs(self, steps: range, overlap: int) -> range:
         """The epochs that steps come to."""
         begin, end = self._progress.position_of(steps.start), self._progress.position_of(steps.stop)
-        found = _epochs(self._order, begin, end, overlap)
-        return found if self._finish is None else range(found.start, min(found.stop, self._finish.epochs))
+        return self.delivered(_epochs(self._order, begin, end, overlap))
+
+    def delivered(self, epochs: range) -> range:
+        """Those of some epochs that the run has."""
+        most = epochs.stop if self._finish is None else self._finish.epochs
+        return range(min(epochs.start, most), min(epochs.stop, most))
 
 
 class MixtureSteps:
@@ -183,6 +195,10 @@ class MixtureSteps:
         at, progress = self._run.progress.position_of(row), self._run.progress
         found = Row(row, int(table[1][rows[place], lane]), progress.length_at(at), is_skipped(progress, at))
         return found if position < found.begin + found.seq_len else None
+
+    def delivered(self, epochs: range) -> range:
+        """Those of some epochs that the run has: a source that ends has no row where it would be in a later one."""
+        return epochs
 
     def epochs(self, steps: range, overlap: int) -> range:
         """The epochs of the source that steps come to."""

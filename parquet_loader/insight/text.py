@@ -53,7 +53,9 @@ def open_tokenizer_of(sets: Mapping[str, tuple[Storage, DatasetIndex]]) -> Token
     for name in found:
         if name not in named:
             of = f" of source {name!r}" if name else ""
-            raise ConfigError(f"the files{of} do not say which tokenizer wrote them: name it with tokenizer")
+            raise ConfigError(
+                f"the files{of} do not say which tokenizer wrote them: name it with tokenizer (--tokenizer)"
+            )
     first, info = next(iter(named.items()))
     for name, other in named.items():
         if other.sha256 != info.sha256:
@@ -66,13 +68,13 @@ def open_tokenizer_of(sets: Mapping[str, tuple[Storage, DatasetIndex]]) -> Token
     except ConfigError as error:
         raise ConfigError(
             f"the files were written with the tokenizer {info.name!r}, which cannot be opened here: {error} Or name "
-            "where it lies with tokenizer"
+            "where it lies with tokenizer (--tokenizer)"
         ) from error
     # With another choice of the end-of-document token, a tokenizer.json may have got one more token.
     if info.sha256 not in (tokenizer.info.sha256, _with_eos(info.name, info.eos_token)):
         raise ConfigError(
             f"the files were written with a tokenizer {info.name!r}, and what lies there now is another one: name the "
-            "right one with tokenizer"
+            "right one with tokenizer (--tokenizer)"
         )
     return tokenizer
 

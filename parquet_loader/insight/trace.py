@@ -25,7 +25,7 @@ from ..checkpoint import ONLY
 from ..engine.config import EngineConfig
 from ..errors import ConfigError
 from ..index.index import DatasetIndex
-from ..options import integer
+from ..options import check_world_size, integer
 from ..order.order import lane_range
 from ..runs import MixtureRun, SetRun, Step
 from .fragments import Occurrence, Stretches, occurrences, stretches_of
@@ -184,7 +184,7 @@ def which(
         rank, world_size: the rows of this rank, in place of ``rows``.
 
     Raises:
-        ConfigError: no such step, row or column.
+        ConfigError: no such step, row or column; or a world size that the loader would refuse.
         SourceExhaustedError: a source of the mixture ends before the step.
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
@@ -248,7 +248,8 @@ class Tracer:
         if rank is not None or world_size is not None:
             if rows is not None or rank is None or world_size is None:
                 raise ConfigError("give rank and world_size together, and no rows beside them")
-            world_size = integer("world_size", world_size, 1, lanes)
+            world_size = integer("world_size", world_size, 1)
+            check_world_size(world_size, lanes, self._run.options.uneven)
             rows = range(*lane_range(integer("rank", rank, 0, world_size - 1), world_size, lanes))
         picked = range(lanes) if rows is None else sorted({integer("a row", row, 0, lanes - 1) for row in rows})
         at = step_of(self._run, integer("step", step, 0, MOST_STEPS))
@@ -268,6 +269,8 @@ class Tracer:
         run = self._run
         if source is None and isinstance(run, MixtureRun):
             raise ConfigError(f"the run is a mixture: say which of its sources, {', '.join(map(repr, run.names))}")
+        if source is not None and isinstance(run, MixtureRun) and source not in run.names:
+            raise ConfigError(f"the mixture has no source {source!r}; it has {', '.join(map(repr, run.names))}")
         config = run.config_of(source or ONLY)
         group = _group_of(config.index, file, row_group)
         count = int(config.index.rows[group])
@@ -285,6 +288,7 @@ class Tracer:
         if epochs is None:
             assert steps is not None
             epochs = lane_steps.epochs(steps, run.options.overlap)
+        epochs = lane_steps.delivered(epochs)
         found = [
             place
             for epoch in epochs
@@ -383,7 +387,8 @@ def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:
     """The number in the index of a row group of a file."""
     place = bisect.bisect_left(index.files, file, key=lambda each: each.path)
     if place == len(index.files) or index.files[place].path != file:
-        near = difflib.get_close_matches(file, [each.path for each in index.files[:10_000]], 1)
+        paths = [each.path for each in index.files[:10_000]]
+        near = [path for path in paths if path.lower() == file.lower()] or difflib.get_close_matches(file, paths, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; the first one is {index.files[0].path!r}"
         raise ConfigError(f"the set has no file {file!r}{hint}")
     low, high = (int(np.searchsorted(index.file, each)) for each in (place, place + 1))

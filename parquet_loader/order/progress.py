@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -469,7 +470,9 @@ def _exhausted(short: list[str], left: Weights, stage: Stage, token: int, redist
     else:
         ways = ["raise max_epochs"]
         if left:
-            ways.append(f"have the stage ({token}, {shown_weights(left)!r}) in weights")
+            stage_left = [token, shown_weights(left)]  # as Python and --weights have it, and as TOML
+            in_toml = json.dumps(stage_left, separators=(", ", " = "))
+            ways.append(f"have the stage {json.dumps(stage_left)} in weights (in TOML {in_toml})")
             ways.append("give exhausted='redistribute'")
         error = SourceExhaustedError(
             f"{names} would be repeated more than max_epochs allows from token {token:,} of the run on; "

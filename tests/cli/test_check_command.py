@@ -85,7 +85,7 @@ def test_the_order_is_proved_without_data(folder: Path, capsys: pytest.CaptureFi
     assert "proved: ranks: on 1, 2, 4 ranks" in shown
     assert "proved: 6 epochs of 386 tokens" in shown
     assert main(["check", "--order", *run, "--index", str(index), "--world-sizes", "5"]) == 1
-    assert "wrong: of 5 ranks some have no lane" in capsys.readouterr().out
+    assert "wrong: world_size 5 is more than lanes 4" in capsys.readouterr().out
 
 
 def test_the_run_of_an_order_may_come_from_a_file(folder: Path, tmp_path: Path) -> None:

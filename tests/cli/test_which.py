@@ -125,7 +125,12 @@ def test_a_source_of_a_mixture_is_named(folder: Path, capsys: pytest.CaptureFixt
         (["--step", "99"], "the run ends with step"),
         (["--step", "1", "--document", "a:0:0"], "--step is of one"),
         (["--document", "part-009.parquet:0:0"], "the set has no file 'part-009.parquet'"),
-        (["--step", "1", "--row", "9"], "a row must be an integer in [0, 3], not 9"),
+        (["--step", "1", "--row", "9"], "--rows 9: there are rows 0 to 3"),
+        (["--step", "1", "--rows", "3:99"], "--rows 3:99: there are rows 0 to 3"),
+        (["--step", "1", "--rank", "0"], "--rank and --world-size belong together"),
+        (["--step", "1", "--world-size", "2"], "--rank and --world-size belong together"),
+        (["--step", "1", "--rank", "2", "--world-size", "2"], "--rank 2: of 2 there are ranks 0 to 1"),
+        (["--step", "1", "--rank", "0", "--world-size", "2", "--rows", "0"], "or --rows, not both"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(folder: Path, arguments: list[str], says: str, capsys: Any) -> None:
@@ -177,4 +182,34 @@ def test_a_document_is_told_with_its_text_and_other_columns(texts: Path, capsys:
 
 def test_text_needs_a_tokenizer_that_files_or_arguments_name(texts: Path, capsys: Any) -> None:
     assert main(["which", str(texts), "--seq-len", "32", "--lanes", "2", "--step", "1", "--text"]) == 2
-    assert "which tokenizer wrote them: name it with" in capsys.readouterr().err
+    assert "which tokenizer wrote them: name it with tokenizer (--tokenizer)" in capsys.readouterr().err
+
+
+def test_ranks_that_the_loader_refuses_are_refused_unless_they_are_allowed(folder: Path, capsys: Any) -> None:
+    of_rank = ["--run", str(folder / "run.toml"), "--step", "0", "--rank", "1", "--world-size", "3"]
+    assert main(["which", *of_rank]) == 2
+    assert "allow it with uneven=True (--uneven on the command line)" in capsys.readouterr().err
+    found = asked(folder, capsys, *of_rank[2:], "--uneven")
+    assert {piece["row"] for piece in found["pieces"]} == {1}
+    (folder / "run.toml").write_text(f"uneven = true\n{RUN}")
+    assert asked(folder, capsys, *of_rank[2:]) == found
+
+
+def test_rows_go_by_one_name_in_which_and_show(folder: Path, capsys: Any) -> None:
+    for command in ("which", "show"):
+        said = []
+        for flag in ("--row", "--rows"):
+            run = [command, "--run", str(folder / "run.toml"), "--step", "1", flag, "1:3", "--json"]
+            assert main(run + ["--tokenizer", "ids"] * (command == "show")) == 0
+            said.append(capsys.readouterr().out)
+        assert said[0] == said[1]
+
+
+def test_a_column_that_a_file_lacks_is_blank_there(texts: Path, capsys: Any) -> None:
+    pq.write_table(pa.table({"tokens": [[1] * 50] * 10}), texts / "without.parquet")
+    run = [str(texts), "--column", "tokens", "--seq-len", "1000", "--lanes", "2", "--step", "0", "--columns", "url"]
+    assert main(["which", *run, "--json"]) == 0
+    for piece in json.loads(capsys.readouterr().out)["pieces"]:
+        assert (piece["columns"]["url"] is None) == (piece["file"] == "without.parquet")
+    assert main(["which", *run]) == 0
+    assert "None" not in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from parquet_loader import (
 )
 from parquet_loader.insight import Resumption, open_run, plan, resumption
 from parquet_loader.options import LoaderOptions
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 OPTIONS: dict[str, Any] = dict(seq_len=8, lanes=4, window=3)
 WEIGHTS = {"a": 3, "b": 1}
@@ -88,8 +95,9 @@ def test_another_past_of_a_schedule_is_refused_with_the_line_that_helps(sets: di
     other: Any = {"a": 1, "b": 1}
     refused = foreseen(sources, state, weights=other).refused
     assert refused == refusal(sources, state, weights=other)
-    line = refused.partition("add what is new as a stage, weights=")[2]
-    weights = eval(line)
+    in_toml, _, line = refused.partition("add what is new as a stage, in TOML ")[2].partition(", else weights=")
+    weights = json.loads(line)
+    assert eval(line) == weights == tomllib.loads(in_toml)["weights"]
     found = foreseen(sources, state, weights=weights)
     assert found.refused is None
     assert found.changes == ("from step 128, token 4,096 on it draws {'a': 0.5, 'b': 0.5}",)
@@ -146,6 +154,22 @@ def test_rows_that_a_source_has_too_little_left_for_are_refused(sets: dict[str, 
     state = state_of(sources, 60, weights=WEIGHTS)
     found = foreseen(sources, state, weights=WEIGHTS, seq_len=400)
     assert found.refused == refusal(sources, state, weights=WEIGHTS, seq_len=400)
+
+
+def test_limits_of_sources_are_told_as_they_are_now(sets: dict[str, Path]) -> None:
+    sources = {"a": Component(sets["a"], max_epochs=9), "b": sets["b"]}
+    state = state_of(sources, weights=WEIGHTS)
+    changed = {**sources, "a": Component(sets["a"], max_epochs=8)}
+    found = foreseen(changed, state, weights=WEIGHTS, exhausted="redistribute", overlap=1)
+    assert (found.refused, found.changes) == (None, ())
+    assert found.not_kept == {"overlap": 1, "max_epochs": {"a": 8, "b": None}, "exhausted": "redistribute"}
+
+
+def test_an_eos_of_a_component_may_not_change(sets: dict[str, Path]) -> None:
+    state = state_of({"a": sets["a"]}, weights={"a": 1})
+    found = foreseen({"a": Component(sets["a"], eos_id=0)}, state, weights={"a": 1})
+    assert found.refused is not None
+    assert "'a': eos_id is None in the checkpoint and 0 in this loader" in found.refused
 
 
 def test_what_is_no_state_is_an_error(sets: dict[str, Path]) -> None:

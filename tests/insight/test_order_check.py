@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import Component
+from parquet_loader import Component, ConfigError
 from parquet_loader.insight import check_order, open_run
 from parquet_loader.insight.order_check import mixture_problems, order_problems, rank_problems
 from parquet_loader.options import LoaderOptions
@@ -189,3 +189,17 @@ def test_a_mixture_that_ends_before_the_tokens_that_are_planned_is_said_to(tmp_p
     assert report.ok
     assert "of 49 blocks of 64 rows a lane, 3 were looked at" in report.proved[1]
     assert "The run ends before those planned: 'a' would be repeated more than max_epochs allows" in report.proved[1]
+
+
+def test_a_world_size_that_the_loader_refuses_is_a_problem_unless_it_is_allowed(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "set", unique_groups([[[30, 40, 7]]]))
+    options: dict[str, Any] = dict(seq_len=8, lanes=4)
+    with pytest.raises(ConfigError) as caught:
+        LoaderOptions(**options, world_size=3)
+    refused = check_order(open_run(folder, LoaderOptions(**options)), world_sizes=[2, 3])
+    assert refused.problems == (str(caught.value),)
+    allowed = check_order(open_run(folder, LoaderOptions(**options, uneven=True)), world_sizes=[2, 3])
+    assert allowed.ok
+    assert allowed.proved[0].startswith("ranks: on 2, 3 ranks")
+    too_many = check_order(open_run(folder, LoaderOptions(**options, uneven=True)), world_sizes=[5])
+    assert too_many.problems[0].startswith("world_size 5 is more than lanes 4")

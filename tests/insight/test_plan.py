@@ -467,7 +467,13 @@ def test_the_shuffle_is_told_in_the_measures_of_the_documentation(tmp_path: Path
     folder = write_set(tmp_path / "set", unique_groups([[[10] * 100] * 64]))
     (source,) = plan(run_of(folder, dict(seq_len=2, lanes=64, window=16)), world_sizes=[]).sources
     shuffle = source.shuffle
-    assert (shuffle.window, shuffle.window_tokens, shuffle.share, shuffle.draws) == (16, 16_000, 0.25, 16)
+    assert (shuffle.row_groups, shuffle.window, shuffle.window_tokens, shuffle.share, shuffle.draws) == (
+        64,
+        16,
+        16_000,
+        0.25,
+        16,
+    )
     assert shuffle.rows_of_window == 125
     assert shuffle.shown_before == pytest.approx(5 / 125)
 

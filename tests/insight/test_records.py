@@ -96,6 +96,29 @@ def test_a_missing_column_is_an_error_that_lists_those_that_are_there(folder: Pa
         columns_of(LocalStorage([str(folder)]), index, PLACES[:1], ["meta.x"])
 
 
+def test_a_column_that_some_files_lack_is_none_there(folder: Path) -> None:
+    other = table_of("a").drop_columns("url").append_column("only", pa.array(range(DOCUMENTS)))
+    pq.write_table(other, folder / "d.parquet", row_group_size=10)
+    index = build_index(str(folder), column="tokens")
+    places: list[Place] = [("a.parquet", 0, 3), ("d.parquet", 0, 3)]
+    found = columns_of(LocalStorage([str(folder)]), index, places, ["url", "only", "a.b"])
+    assert found == [{"url": "https://a/3", "only": None, "a.b": 1.5}, {"url": None, "only": 3, "a.b": 1.5}]
+    with pytest.raises(ConfigError, match=r"d\.parquet has no column 'url'"):
+        columns_of(LocalStorage([str(folder)]), index, places[1:], ["url"])
+
+
+def test_a_column_that_some_sources_lack_is_none_there(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    pq.write_table(table_of("a").select(["tokens"]), tmp_path / "plain" / "a.parquet", row_group_size=10)
+    options = LoaderOptions(seq_len=8, lanes=2, column="tokens", weights={"x": 1, "y": 1})
+    run = open_run({"x": str(folder), "y": str(tmp_path / "plain")}, options)
+    pieces = [piece("a.parquet", 1, 1, 0, 1, source) for source in ("y", "x")]
+    found = describe_pieces(run, pieces, columns=["url"])
+    assert [each.columns for each in found] == [{"url": None}, {"url": "https://a/31"}]
+    with pytest.raises(ConfigError, match="no column 'url'"):
+        describe_pieces(run, pieces[:1], columns=["url"])
+
+
 @pytest.mark.parametrize(
     "place", [("c.parquet", 0, 0), ("a.parquet", 4, 0), ("a.parquet", 3, 10), ("a.parquet", 0, -1)]
 )

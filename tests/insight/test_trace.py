@@ -216,6 +216,7 @@ def test_an_empty_document_comes_nowhere(folder: Path) -> None:
     ("where", "says"),
     [
         (("part-01.parquet", 0, 0), "did you mean 'part-001.parquet'"),
+        (("PART-001.parquet", 0, 0), "did you mean 'part-001.parquet'"),
         (("part-001.parquet", 99, 0), "has no row group 99 that holds documents; it has 0"),
         (("part-001.parquet", 0, 99), "has the documents 0 to"),
     ],
@@ -223,6 +224,26 @@ def test_an_empty_document_comes_nowhere(folder: Path) -> None:
 def test_a_document_that_is_not_there_is_refused_with_what_is(folder: Path, where: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         find(opened(folder), *where)
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_an_epoch_that_the_run_does_not_have_puts_no_document_into_padding(tmp_path: Path, tail: str) -> None:
+    folder = write_set(tmp_path / "ends", unique_groups([[[10] * 5]]))
+    run = opened(folder, seq_len=16, lanes=2, epochs=1, tail=tail)
+    for document in range(5):
+        found, first = (find(run, "part-000.parquet", 0, document, epochs=range(n)).places for n in (3, 1))
+        assert found == first
+
+
+def test_steps_that_were_skipped_beyond_a_runs_end_are_none(folder: Path) -> None:
+    with ParquetLoader(folder, **{**OPTIONS, "epochs": 1}) as loader:
+        last = len(loader) - 1
+        loader.skip(last + 50)
+        state = loader.state_dict()
+    run = opened(folder, state, epochs=1)
+    assert which(run, last).skipped
+    with pytest.raises(ConfigError, match=f"the run ends with step {last} "):
+        which(run, last + 1)
 
 
 @pytest.mark.parametrize("name", ["steps", "epochs"])
@@ -236,6 +257,8 @@ def test_a_source_must_be_said_of_a_mixture_and_of_it_alone(folder: Path) -> Non
     mixture = opened({"a": folder, "b": folder}, weights={"a": 1, "b": 1})
     with pytest.raises(ConfigError, match="say which of its sources, 'a', 'b'"):
         find(mixture, "part-001.parquet", 0, 0)
+    with pytest.raises(ConfigError, match="the mixture has no source 'c'; it has 'a', 'b'"):
+        find(mixture, "part-001.parquet", 0, 0, source="c")
     with pytest.raises(ConfigError, match="there is no source 'a'"):
         find(opened(folder), "part-001.parquet", 0, 0, source="a")
 

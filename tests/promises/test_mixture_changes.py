@@ -153,7 +153,7 @@ def advised(error: Exception) -> list[tuple[int, dict[str, float]]]:
     """The weights that an error says to write."""
     found = re.search(r"weights=(\[.*\])", str(error))
     assert found is not None, error
-    return ast.literal_eval(found[1])
+    return [(token, shares) for token, shares in ast.literal_eval(found[1])]
 
 
 def test_weights_of_the_past_that_are_others_are_refused_with_both_and_what_to_write(sources) -> None:
@@ -531,9 +531,9 @@ def test_an_exhausted_source_ends_the_run_before_the_block_and_each_way_out_work
     # Raise max_epochs,
     run(ending(sources, 20), EVEN, 64, state)
     # have the stage in weights,
-    stage = ast.literal_eval(re.search(r"have the stage (\(.*\}\)) in weights", str(caught.value))[1])
+    stage = ast.literal_eval(re.search(r"have the stage (\[.*\}\]) in weights", str(caught.value))[1])
     staged = run(ending(sources, 9), [(0, EVEN), stage], 64, state)
-    assert stage == (token, {"web": 1})
+    assert stage == [token, {"web": 1}]
     # or give exhausted="redistribute".
     spread = run(ending(sources, 9), EVEN, 64, state, exhausted="redistribute")
     assert [b.tokens.tolist() for b in spread] == [b.tokens.tolist() for b in staged]
@@ -544,7 +544,7 @@ def test_a_source_that_has_not_enough_for_one_block_is_told_at_the_first(sources
     here = {**sources, "code": Component(str(tmp_path), max_epochs=1)}
     with pytest.raises(SourceExhaustedError, match="from token 0 of the run on") as caught:
         run(here, EVEN, 1)
-    stage = ast.literal_eval(re.search(r"have the stage (\(.*\}\)) in weights", str(caught.value))[1])
+    stage = ast.literal_eval(re.search(r"have the stage (\[.*\}\]) in weights", str(caught.value))[1])
     assert run(here, [stage], 1)[0].sources.tolist() == [2] * 6
 
 

@@ -537,7 +537,7 @@ def _of_shuffle(it: Subject) -> Section:
         rows=[
             [
                 name or "the set",
-                f"{source.shuffle.window:,}",
+                f"{min(source.shuffle.window, source.shuffle.row_groups):,}",
                 f"{source.shuffle.window_tokens:,}",
                 f"{source.shuffle.share:.1%}",
                 f"{source.shuffle.rows_of_window:,.1f}",
