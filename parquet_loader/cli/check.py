@@ -20,14 +20,13 @@ from .sets import sets_of
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Reads every byte of sets once, on all cores, and lists all that is wrong: damage,
+Reads every byte of sets, on all cores, and lists all that is wrong: damage,
 counts and statistics that are not true, ids out of range, documents without EOS;
 and documents that are the same as another. Each folder or URL is a set, and files
 are one set together. A check may be interrupted, and goes on where it was; what it
 found is kept, so that the next one sees whatever has changed since, byte by byte, in
 files whose size and time are the same; of others it says that they are others. Of the
-columns beside the tokens the bytes are compared with the next check's, and not judged:
-their page checksums are not verified.
+columns beside the tokens it verifies the page checksums, where the writer gave them.
 
 With --order it proves instead, from the index alone, that a run gets each token
 exactly once; with --run and checkpoints it sees whether these are of one run.
@@ -46,7 +45,7 @@ def add(commands: Any) -> None:
     """Have the command's parser take this one."""
     parser = commands.add_parser(
         "check",
-        help="read every byte of a set once; prove the order of a run; see whether checkpoints are of one run",
+        help="read every byte of a set; prove the order of a run; see whether checkpoints are of one run",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
@@ -186,7 +185,7 @@ def _facts(report: CheckReport) -> Iterator[tuple[str, str]]:
         of = "" if told.every == 1 else f", of every {told.every}th document by content"
         yield "the same as another", f"{told.documents:,} documents, {told.tokens:,} tokens ({told.share:.2%}){of}"
     yield "read", f"{report.read_bytes:,} bytes"
-    yield "verified", f"column {report.column!r}; bytes of others are kept for the next check to compare, not judged"
+    yield "verified", f"column {report.column!r}; of others the page checksums, where there are any"
 
 
 def _ends(report: CheckReport) -> str:

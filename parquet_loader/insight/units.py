@@ -19,6 +19,7 @@ from ..formats.base import ColumnChunk
 from ..formats.parquet import PARQUET
 from ..formats.parquet.pages import crc32
 from ..storage.base import FileInfo, Storage
+from .beside import damaged_pages
 from .scan import Questions, ScannedGroup, scan_group, scan_together
 
 __all__ = ["Looked", "Unit", "look"]
@@ -158,6 +159,17 @@ def _look_at_rest(storage: Storage, unit: Unit, stop: threading.Event | None) ->
                 if not begin and piece[:4] != b"PAR1":
                     problem = "does not begin as a Parquet file does: its first bytes are damaged"
                     error = DataError(problem, path=unit.file.path)
+        if error is None:
+            error = _first_of(damaged_pages(storage, unit.file, unit.gaps, stop))
     except StorageError as problem:
         return Looked(None, -1, problem)
     return Looked(None, checksum, error)
+
+
+def _first_of(damaged: list[DataError]) -> DataError | None:
+    """One error for all of them."""
+    if len(damaged) < 2:
+        return damaged[0] if damaged else None
+    first = damaged[0]
+    problem = f"{first.problem}; {len(damaged) - 1:,} more column chunks beside the tokens have damaged pages"
+    return DataError(problem, path=first.path, row_group=first.row_group, column=first.column)

@@ -59,6 +59,7 @@ __all__ = [
     "crc32",
     "open_page",
     "plan_pages",
+    "read_page",
     "stored_body",
     "unpack_body",
     "unpacked_bound",
@@ -173,7 +174,7 @@ def plan_pages(
     while slots < chunk.slots:
         page = known.get(position) if known else None
         if page is None:
-            page = _read_page(raw, position, number, chunk)
+            page = read_page(raw, position, number, chunk)
         if page.end > len(raw):
             raise page.error(f"should end at byte {page.end:,}, beyond the column chunk's {len(raw):,} bytes", chunk)
         allowed -= page.unpacked_bytes
@@ -201,7 +202,12 @@ def plan_pages(
     return dictionary, pages
 
 
-def _read_page(raw: memoryview, position: int, number: int, chunk: ColumnChunk) -> Page:
+def read_page(raw: memoryview, position: int, number: int, chunk: ColumnChunk) -> Page:
+    """The page whose header begins at a position.
+
+    Raises:
+        DataError: its header is damaged.
+    """
     try:
         header, start = thrift.read_struct(raw, position)
         return _page(header, number, start, compressed=chunk.codec != "UNCOMPRESSED")
