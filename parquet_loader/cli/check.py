@@ -218,7 +218,15 @@ def _chain(files: list[str], as_json: bool) -> int:
     report = check_chain(opened)
     problems = [*broken, *report.problems]
     if as_json:
-        print_json({"ok": not problems, "links": report.links, "events": report.events, "problems": problems})
+        print_json(
+            {
+                "ok": not problems,
+                "links": report.links,
+                "events": report.events,
+                "problems": problems,
+                "notes": report.notes,
+            }
+        )
     else:
         say("\n".join(_chain_words(report, problems)))
     return int(bool(problems))
@@ -237,6 +245,9 @@ def _chain_words(report: ChainReport, problems: list[str]) -> Iterator[str]:
         yield table(([each.step, each.token, each.text] for each in report.events), ("step", "token", "what was done"))
     yield ""
     if not problems:
-        yield f"{len(report.links):,} checkpoints of one run, each of which goes on where the one before it was"
+        all_go_on = "" if report.notes else ", each of which goes on where the one before it was"
+        yield f"{len(report.links):,} checkpoints of one run{all_go_on}"
+    for note in report.notes:
+        yield f"note: {note}"
     for problem in problems:
         yield f"wrong: {problem}"
