@@ -25,8 +25,9 @@ and documents that are the same as another. Each folder or URL is a set, and fil
 are one set together. A check may be interrupted, and goes on where it was; what it
 found is kept, so that the next one sees whatever has changed since, byte by byte.
 
-With --order it proves instead, from the index alone, that a run gets each token
-exactly once; with --run and checkpoints it sees whether these are of one run.
+With --order it proves instead, from the index alone, which tokens a run gets, and
+that each comes once an epoch; with --run and checkpoints it sees whether these are
+of one run.
 """
 
 _EXAMPLES = """\

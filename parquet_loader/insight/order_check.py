@@ -63,7 +63,7 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
     """Look at the order of a run, from its begin on.
 
     Args:
-        run: of `open_run`.
+        run: of `open_run`. A mixture is looked at with the weights that it was made with, from its begin on.
         tokens: of the run that are planned; None for two epochs of each set, or the run's own.
         world_sizes: numbers of ranks; none for all that divide the lanes. One that the loader would refuse, since it
             does not divide them and the run is not ``uneven``, is a problem.
@@ -92,7 +92,11 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
         blocks, found, end, ended = mixture_problems(run.plan, begin, rows)
         given = {name: tokens_a_lane * lanes for name, tokens_a_lane in end.given.items()}
         problems += found
-        proved.append(_mixture_words(blocks, -(-rows // BLOCK), end, ended))
+        again = any(stage.by == "reweight" for stage in run.progress.stages)
+        proved.append(
+            _mixture_words(blocks, -(-rows // BLOCK), end, ended)
+            + (". The weights are those that the run was made with, and none of reweight()" if again else "")
+        )
     for name, opened in sorted(run.sets.items()) if isinstance(run, MixtureRun) else [("", run.set)]:
         order = opened.config.order
         planned = given.get(name, 0) if isinstance(run, MixtureRun) else tokens
@@ -104,10 +108,10 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
         endless = options.epochs is None and planned is None
         many = f"the first {looked:,} epochs of a run without end" if endless else f"{looked:,} of {epochs:,} epochs"
         proved.append(
-            f"{of}{many} were looked at, {windows:,} windows, {order.total:,} tokens an epoch: in the order every row "
-            f"group comes once an epoch, the {lanes:,} lanes' slices are all of a window, and permuted steps of "
-            f"{seq_len:,} tokens are all of every lane's slice, each token once; and of one lane a window, the order "
-            f"of {_SOME_DOCUMENTS} documents has each once"
+            f"{of}{many} were looked at, {_count(windows, 'window')}, {order.total:,} tokens an epoch: in the order "
+            f"every row group comes once an epoch, the {lanes:,} lanes' slices are all of a window, and permuted steps "
+            f"of {seq_len:,} tokens are all of every lane's slice, each token once; and of one lane a window, the "
+            f"order of {_SOME_DOCUMENTS} documents has each once"
         )
         if isinstance(run, SetRun):
             if run.finish is not None and looked == epochs and not np.array_equal(run.finish.ends, had):
@@ -122,6 +126,10 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
     return OrderReport(proved=() if problems else tuple(proved), problems=tuple(problems[:_MOST_PROBLEMS]))
 
 
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}" + ("s" if number != 1 else "")
+
+
 def _per_epoch(order: Order) -> int:
     """Windows of an epoch."""
     return -(-len(order.group_tokens) // order.window)
@@ -131,9 +139,12 @@ def _begin_words(run: SetRun | MixtureRun) -> str:
     """What a run leaves out at its begin, and on its way there."""
     progress, lanes = run.progress, run.options.lanes
     skipped = sum(high - low for low, high in progress.skips) * lanes
+    before = progress.position * lanes
+    if isinstance(run, SetRun) and run.finish is not None:
+        before = int(np.minimum(run.finish.ends, progress.position).sum())
     return (
-        f"it begins at step {progress.rows_before(progress.position):,}, and the {progress.position * lanes:,} tokens "
-        "before that are not delivered"
+        f"it begins at step {progress.rows_before(progress.position):,}, and the {before:,} tokens before that "
+        "are not delivered"
         + (", unless in overlap's columns" if run.options.overlap else "")
         + (f"; {skipped:,} of them had been skipped" if skipped else "")
     )
@@ -142,9 +153,11 @@ def _begin_words(run: SetRun | MixtureRun) -> str:
 def _mixture_words(looked: int, blocks: int, end: MixtureProgress, ended: str) -> str:
     never = sorted({name for stage in end.stages for name, _ in stage.weights if not end.given.get(name)})
     return (
-        f"mixture: {looked:,} of {blocks:,} blocks of {BLOCK} rows a lane were looked at: every lane has as many rows "
-        "of a source as its quota, one after another, each once; and up to each of these blocks a source has had the "
-        "rows that its weight asks for, less than one too many and less than 1 + 1/2 + ... + 1/(sources - 1) too few"
+        f"mixture: {looked:,} of {blocks:,} blocks of {BLOCK} rows a lane were looked at"
+        + (", spread evenly" if blocks > _MOST_BLOCKS else "")
+        + ": every lane has as many rows of a source as its quota, one after another, each once; and up to each of "
+        "these blocks a source has had the rows that its weight asks for, less than one too many and less than "
+        "1 + 1/2 + ... + 1/(sources - 1) too few"
         + (f". Not a row in all {end.row:,}: {', '.join(map(repr, never))}" if never else "")
         + (f". The run ends before those planned: {ended}" if ended else "")
     )
@@ -182,16 +195,19 @@ def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
         if following <= int(ends.min()):
             problems.append(f"the run ends after {steps:,} batches, and one more would be full")
     delivered = whole - before - left
-    text = f"the run: {steps:,} steps deliver {delivered:,} of the {whole:,} tokens of epochs={finish.epochs:,}"
+    of = f"of the {whole:,} tokens of epochs={finish.epochs:,}"
+    text = f"the run: {_count(steps, 'step')} {'delivers' if steps == 1 else 'deliver'} {delivered:,} {of}"
     if not steps:
-        text = f"the run: 0 steps: none of the {whole:,} tokens of epochs={finish.epochs:,} is delivered"
+        text = f"the run: 0 steps: none {of} is delivered"
     elif each_once:
         text += ", each once" + (", overlap's columns aside" if options.overlap else "")
     text += at_begin
     if left:
         text += f"; tail='drop' leaves the last {left:,} out" + (", which do not fill a batch" if not problems else "")
     elif steps:
-        padding = int(np.maximum(last + options.seq_len + options.overlap - np.maximum(ends, last), 0).sum())
+        lasts = np.array([last, last - options.seq_len][:steps])[:, None]  # with an overlap, the one before it too
+        columns = options.seq_len + options.overlap
+        padding = int(np.clip(lasts + columns - ends, 0, columns).sum())
         text += f"; then {padding:,} places of padding" if padding else ""
     return text, problems
 

@@ -269,8 +269,13 @@ def run_of_a_set(tmp_path: Path, **options: Any) -> SetRun:
         ),
         (
             {"tail": "drop", "skip_batches": 50},
-            "1 steps deliver 28 of the 1,440 tokens of epochs=2, each once; it begins at step 50, and the 1,400 tokens "
+            "1 step delivers 28 of the 1,440 tokens of epochs=2, each once; it begins at step 50, and the 1,400 tokens "
             "before that are not delivered; tail='drop' leaves the last 12 out, which do not fill a batch",
+        ),
+        (
+            {"tail": "pad", "skip_batches": 1000},
+            "0 steps: none of the 1,440 tokens of epochs=2 is delivered; it begins at step 1,000, and the 1,440 tokens "
+            "before that are not delivered",
         ),
         (
             {"epochs": None, "skip_batches": 3},
@@ -281,6 +286,21 @@ def run_of_a_set(tmp_path: Path, **options: Any) -> SetRun:
 )
 def test_what_a_run_delivers_and_what_it_leaves_out_is_said(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     assert check_order(run_of_a_set(tmp_path, **{"epochs": 2, **options})).proved[-1] == f"the run: {says}"
+
+
+def test_what_a_run_skipped_and_a_reweight_are_said(tmp_path: Path) -> None:
+    sets = {name: str(write_set(tmp_path / name, unique_groups([[[20] * 9] * 4]))) for name in ("a", "b")}
+    options: dict[str, Any] = dict(seq_len=8, lanes=4, overlap=0, weights={"a": 1, "b": 1})
+    with ParquetLoader(sets, **options) as loader:
+        next(iter(loader))
+        loader.reweight({"a": 0.2, "b": 0.8})
+        loader.skip(2)
+        state = loader.state_dict()
+    report = check_order(open_run(sets, LoaderOptions(**options), state))
+    assert report.proved[1].endswith("those that the run was made with, and none of reweight()")
+    assert report.proved[-1] == (
+        "the run: it begins at step 3, and the 96 tokens before that are not delivered; 64 of them had been skipped"
+    )
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -300,7 +320,8 @@ def test_what_a_run_delivers_is_what_the_loader_gives(tmp_path: Path, overlap: i
                 seen.update(row[:length].tolist())
             steps += 1
     seen -= skipped  # what overlaps is of the text after a row's, which may have been skipped
-    says = f"{steps} steps deliver {len(seen)} of" if steps else "0 steps: none of"
+    deliver = "step delivers" if steps == 1 else "steps deliver"
+    says = f"{steps} {deliver} {len(seen)} of" if steps else "0 steps: none of"
     assert f"the run: {says} the 720 tokens of epochs=1" in check_order(run).proved[-1]
 
 
