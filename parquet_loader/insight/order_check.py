@@ -176,21 +176,21 @@ def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
         return f"the run: it has no end, and its rows of {options.seq_len:,} tokens follow each other{at_begin}", []
     whole, ends = finish.epochs * run.order.total, finish.ends
     steps = max(0, -(-(finish.stop - begin) // options.seq_len))
-    reach = begin + steps * options.seq_len + (options.overlap if steps else 0)
+    reach = begin + steps * options.seq_len  # what overlaps comes with the text before it, wherever that is delivered
     before = int(np.minimum(ends, begin).sum())
     left = int(np.maximum(ends - reach, 0).sum())
     problems = []
     if int(ends.sum()) != whole:
         problems.append(f"the run's lanes end after {int(ends.sum()):,} tokens, and its epochs have {whole:,}")
-    last = reach - options.overlap - options.seq_len  # where the last batch begins
+    last = reach - options.seq_len  # where the last batch begins
     if options.tail == "pad":
         if left:
             problems.append(f"{left:,} of {whole:,} tokens are in none of the run's {steps:,} batches")
         if steps and last >= int(ends.max()):
             problems.append(f"the last of the run's {steps:,} batches is padding alone")
     else:
-        following = reach + options.seq_len + (0 if steps else options.overlap)
-        if steps and reach > int(ends.min()):
+        following = reach + options.seq_len + options.overlap
+        if steps and reach + options.overlap > int(ends.min()):
             problems.append(f"tail='drop', and the last of the run's {steps:,} batches is not full")
         if following <= int(ends.min()):
             problems.append(f"the run ends after {steps:,} batches, and one more would be full")
@@ -203,7 +203,10 @@ def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
         text += ", each once" + (", overlap's columns aside" if options.overlap else "")
     text += at_begin
     if left:
-        text += f"; tail='drop' leaves the last {left:,} out" + (", which do not fill a batch" if not problems else "")
+        text += f"; tail='drop' leaves the last {left:,} out" + (
+            ", unless in overlap's columns" if options.overlap and steps else ""
+        )
+        text += "" if problems else ", which do not fill a batch"
     elif steps:
         lasts = np.array([last, last - options.seq_len][:steps])[:, None]  # with an overlap, the one before it too
         columns = options.seq_len + options.overlap

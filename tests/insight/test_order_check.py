@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -304,25 +303,30 @@ def test_what_a_run_skipped_and_a_reweight_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("lanes", [4, 7])
 @pytest.mark.parametrize("tail", ["pad", "drop"])
 @pytest.mark.parametrize("batches", [0, 1, 13])
-def test_what_a_run_delivers_is_what_the_loader_gives(tmp_path: Path, overlap: int, tail: Any, batches: int) -> None:
+def test_what_a_run_delivers_is_what_the_loader_gives(
+    tmp_path: Path, lanes: int, overlap: int, tail: Any, batches: int
+) -> None:
     folder = write_set(tmp_path / "set", unique_groups([[[20] * 9] * 4]))
-    options: dict[str, Any] = dict(seq_len=13, lanes=4, epochs=1, tail=tail, overlap=overlap, skip_batches=batches)
+    options: dict[str, Any] = dict(seq_len=13, lanes=lanes, epochs=1, tail=tail, overlap=overlap, skip_batches=batches)
     run = open_run(folder, LoaderOptions(**options))
-    with ParquetLoader(folder, **{**options, "skip_batches": 0}) as loader:
-        skipped = {int(token) for batch in islice(loader, batches) for token in batch.tokens[:, :13].ravel()}
     with ParquetLoader(folder, **options) as loader:
-        seen, steps = set(), 0
+        seen, steps, padding = set(), 0, 0
         for batch in loader:
-            lengths = batch.lengths if batch.lengths is not None else [13 + overlap] * 4
+            lengths = batch.lengths if batch.lengths is not None else [13 + overlap] * lanes
             for row, length in zip(batch.tokens, lengths, strict=True):
-                seen.update(row[:length].tolist())
+                seen.update(row[: min(length, 13)].tolist())  # what overlaps aside
+                padding += 13 + overlap - int(length)
             steps += 1
-    seen -= skipped  # what overlaps is of the text after a row's, which may have been skipped
     deliver = "step delivers" if steps == 1 else "steps deliver"
     says = f"{steps} {deliver} {len(seen)} of" if steps else "0 steps: none of"
-    assert f"the run: {says} the 720 tokens of epochs=1" in check_order(run).proved[-1]
+    line = check_order(run).proved[-1]
+    assert line.startswith(f"the run: {says} the 720 tokens of epochs=1")
+    assert ("padding" in line) == bool(padding)
+    if padding:
+        assert line.endswith(f"; then {padding} places of padding")
 
 
 @pytest.mark.parametrize(
@@ -384,6 +388,16 @@ def test_a_mixture_that_ends_before_the_tokens_that_are_planned_is_said_to(tmp_p
     assert report.ok
     assert "mixture: 3 of 49 blocks of 64 rows a lane were looked at" in report.proved[1]
     assert "The run ends before those planned: 'a' would be repeated more than max_epochs allows" in report.proved[1]
+
+
+def test_a_mixture_whose_sources_end_one_after_another_is_proved(tmp_path: Path) -> None:
+    sets = {name: write_set(tmp_path / name, unique_groups([[[20] * 9] * 4])) for name in ("a", "b", "c")}
+    weights = [(0, {"a": 0.7, "b": 0.3}), (9000, {"a": 0.2, "b": 0.5, "c": 0.3})]
+    options = LoaderOptions(seq_len=8, lanes=4, window=2, weights=weights, exhausted="redistribute")
+    limited = {name: Component(sets[name], max_epochs=epochs) for name, epochs in (("a", 10), ("b", 30))}
+    report = check_order(open_run({**limited, "c": sets["c"]}, options), tokens=100_000)
+    assert report.ok, report.problems
+    assert report.proved[1].startswith("mixture: 49 of 49 blocks")
 
 
 def test_a_world_size_that_the_loader_refuses_is_a_problem_unless_it_is_allowed(tmp_path: Path) -> None:
