@@ -28,8 +28,9 @@ found is kept, so that the next one sees whatever has changed since, byte by byt
 files whose size and time are the same; of others it says that they are others. Of the
 columns beside the tokens it verifies the page checksums, where the writer gave them.
 
-With --order it proves instead, from the index alone, that a run gets each token
-exactly once; with --run and checkpoints it sees whether these are of one run.
+With --order it proves instead, from the index alone, which tokens a run gets, and
+that each comes once an epoch; with --run and checkpoints it sees whether these are
+of one run.
 """
 
 _EXAMPLES = """\
@@ -232,7 +233,15 @@ def _chain(files: list[str], as_json: bool) -> int:
     report = check_chain(opened)
     problems = [*broken, *report.problems]
     if as_json:
-        print_json({"ok": not problems, "links": report.links, "events": report.events, "problems": problems})
+        print_json(
+            {
+                "ok": not problems,
+                "links": report.links,
+                "events": report.events,
+                "problems": problems,
+                "notes": report.notes,
+            }
+        )
     else:
         say("\n".join(_chain_words(report, problems)))
     return int(bool(problems))
@@ -251,6 +260,9 @@ def _chain_words(report: ChainReport, problems: list[str]) -> Iterator[str]:
         yield table(([each.step, each.token, each.text] for each in report.events), ("step", "token", "what was done"))
     yield ""
     if not problems:
-        yield f"{len(report.links):,} checkpoints of one run, each of which goes on where the one before it was"
+        all_go_on = "" if report.notes else ", each of which goes on where the one before it was"
+        yield f"{len(report.links):,} checkpoints of one run{all_go_on}"
+    for note in report.notes:
+        yield f"note: {note}"
     for problem in problems:
         yield f"wrong: {problem}"

@@ -68,11 +68,13 @@ class ChainReport:
         links: the steps, rising.
         events: what was done to the run, rising by step.
         problems: why they are not those of one run, in order and complete; empty where they are.
+        notes: of what an earlier one was about to do, and a later one did not.
     """
 
     links: tuple[ChainLink, ...]
     events: tuple[ChainEvent, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -123,6 +125,7 @@ def check_chain(checkpoints: Mapping[str, bytes | Saved | Mapping[str, Any]]) ->
         links=tuple(step.link for step in steps),
         events=tuple(sorted(_events(steps), key=lambda each: each.step)),
         problems=tuple(problems),
+        notes=tuple(_not_done(steps)),
     )
 
 
@@ -183,6 +186,33 @@ def _differences(before: _Step, after: _Step) -> list[str]:
             f"{after.link.step:,}) have different pasts: {text}, only in {whose}"
         ]
     return []
+
+
+def _not_done(steps: list[_Step]) -> Iterator[str]:
+    """Stages that were to begin after a checkpoint, and that a later one, which has come there, does not have.
+
+    Both may be of one run, which delivered the same up to the earlier one, and did not go on from it.
+    """
+    found: dict[tuple[Stage, str], str] = {}  # several checkpoints may tell of one: the last of them
+    for place, before in enumerate(steps):
+        for stage, begin in zip(before.state.stages, before.told.stages, strict=True):
+            if begin.begun:
+                continue
+            after = next((step for step in steps[place + 1 :] if step.told.step > stage.block * BLOCK), None)
+            if after is None or stage in after.state.stages or _differences(before, after):
+                continue
+            one, other = before.link.names[0], after.link.names[0]
+            instead = next((_stage_words(each) for each in after.state.stages if each.block == stage.block), None)
+            why = (
+                "the run was resumed from before it was asked for"
+                if instead is None
+                else f"{instead} came in its place, or the run was resumed from before it was asked for"
+            )
+            found[stage, other] = (
+                f"{one} (step {before.link.step:,}) has {_stage_words(stage)}, from step {begin.step:,} on, which was "
+                f"not done in {other} (step {after.link.step:,}): {why}"
+            )
+    yield from found.values()
 
 
 def _history(state: RunState, until: _Step) -> list[tuple[int, str]]:

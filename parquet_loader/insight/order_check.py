@@ -8,27 +8,31 @@ What is asked of the functions that the loader itself runs on, for every window 
     steps          permuted blocks are those that every lane has whole, each once; what they deliver is all of a slice
     ranks          the lanes of all ranks are all lanes, each once
 
-and of the blocks of a mixture: that each lane has as many rows of a source as its quota says, and that they are the
-source's rows one after another. Together they say that no token is lost, and none comes twice.
+    documents      of one lane in each window, another one each time, so many come once each
+
+of the run itself: which of the order's tokens its steps deliver, and which ones its begin and its end leave out; and of
+the blocks of a mixture: that each lane has as many rows of a source as its quota says, that they are the source's rows
+one after another, and that the quotas add up to what the weights ask for. Together they say that no token is lost, and
+none comes twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from ..blocks import IntArray
 from ..errors import ConfigError, SourceExhaustedError
 from ..options import check_world_size
-from ..order.ending import Finish
 from ..order.mixture import BLOCK, Lattice
 from ..order.order import Order, Window, lane_range
-from ..order.progress import MixturePlan, MixtureProgress
+from ..order.progress import MixturePlan, MixtureProgress, Stage
 from ..runs import MixtureRun, SetRun
 
-__all__ = ["OrderReport", "check_order", "mixture_problems", "order_problems", "rank_problems"]
+__all__ = ["OrderReport", "check_order", "mixture_problems", "order_problems", "rank_problems", "run_problems"]
 
 _MOST_WINDOWS = 20_000  # of a set: some seconds
 _MOST_BLOCKS = 500  # of a mixture
@@ -59,7 +63,7 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
     """Look at the order of a run, from its begin on.
 
     Args:
-        run: of `open_run`.
+        run: of `open_run`. A mixture is looked at with the weights that it was made with, from its begin on.
         tokens: of the run that are planned; None for two epochs of each set, or the run's own.
         world_sizes: numbers of ranks; none for all that divide the lanes. One that the loader would refuse, since it
             does not divide them and the run is not ``uneven``, is a problem.
@@ -88,42 +92,127 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
         blocks, found, end, ended = mixture_problems(run.plan, begin, rows)
         given = {name: tokens_a_lane * lanes for name, tokens_a_lane in end.given.items()}
         problems += found
+        again = any(stage.by == "reweight" for stage in run.progress.stages)
         proved.append(
-            f"mixture: of {-(-rows // BLOCK):,} blocks of {BLOCK} rows a lane, {blocks:,} were looked at: every lane "
-            "has the rows of a source that the weights give it, one after another, each once"
-            + (f". The run ends before those planned: {ended}" if ended else "")
+            _mixture_words(blocks, -(-rows // BLOCK), end, ended)
+            + (". The weights are those that the run was made with, and none of reweight()" if again else "")
         )
     for name, opened in sorted(run.sets.items()) if isinstance(run, MixtureRun) else [("", run.set)]:
         order = opened.config.order
         planned = given.get(name, 0) if isinstance(run, MixtureRun) else tokens
         epochs = options.epochs or (_EPOCHS if planned is None else max(1, -(-planned // order.total)))
-        windows, found = order_problems(order, seq_len, epochs)
+        windows, found, had = order_problems(order, seq_len, epochs)
+        looked = windows // _per_epoch(order)
         of = f"{name}: " if name else ""
         problems += [f"{of}{problem}" for problem in found]
-        per_epoch = -(-len(order.group_tokens) // order.window)
-        many = f"{windows // per_epoch:,} epochs" if windows // per_epoch != 1 else "1 epoch"
+        endless = options.epochs is None and planned is None
+        many = f"the first {looked:,} epochs of a run without end" if endless else f"{looked:,} of {epochs:,} epochs"
         proved.append(
-            f"{of}{many} of {order.total:,} tokens, {windows:,} windows: every row group comes once an epoch, the "
-            f"{lanes:,} lanes' slices are all of a window, and permuted steps of {seq_len:,} tokens deliver all of "
-            "each lane's slice, each token once"
+            f"{of}{many} were looked at, {_count(windows, 'window')}, {order.total:,} tokens an epoch: in the order "
+            f"every row group comes once an epoch, the {lanes:,} lanes' slices are all of a window, and permuted steps "
+            f"of {seq_len:,} tokens are all of every lane's slice, each token once; and of one lane a window, the "
+            f"order of {_SOME_DOCUMENTS} documents has each once"
         )
-    if isinstance(run, SetRun) and run.finish is not None:
-        batches, missing = _of_the_end(run.finish, seq_len, options.overlap)
-        whole = run.finish.epochs * run.order.total
-        if options.tail == "pad" and missing:
-            problems.append(f"{missing:,} of {whole:,} tokens are in none of the run's {batches:,} batches")
-        elif missing:
-            proved.append(f"the end: tail='drop' leaves {missing:,} of {whole:,} tokens out, less than a batch's")
-        else:
-            proved.append(f"the end: the run's {batches:,} batches hold all {whole:,} tokens")
+        if isinstance(run, SetRun):
+            if run.finish is not None and looked == epochs and not np.array_equal(run.finish.ends, had):
+                problems.append("the run's end is not where its lanes have had all of its epochs")
+            text, found = run_problems(run, each_once=looked == epochs)
+            problems += found
+            if options.epochs is not None and tokens is not None and tokens > epochs * order.total:
+                text += f"; it ends after epochs={epochs:,}, before the {tokens:,} tokens that are planned"
+            proved.append(text)
+    if isinstance(run, MixtureRun) and run.progress.position:
+        proved.append(f"the run: {_begin_words(run)}")
     return OrderReport(proved=() if problems else tuple(proved), problems=tuple(problems[:_MOST_PROBLEMS]))
 
 
-def _of_the_end(finish: Finish, seq_len: int, overlap: int) -> tuple[int, int]:
-    """A run's batches, and how many of its tokens are in none of them."""
-    batches = -(-finish.stop // seq_len)
-    held = np.minimum(finish.ends, batches * seq_len + overlap * (batches > 0))
-    return batches, int(finish.ends.sum() - held.sum())
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}" + ("s" if number != 1 else "")
+
+
+def _per_epoch(order: Order) -> int:
+    """Windows of an epoch."""
+    return -(-len(order.group_tokens) // order.window)
+
+
+def _begin_words(run: SetRun | MixtureRun) -> str:
+    """What a run leaves out at its begin, and on its way there."""
+    progress, lanes = run.progress, run.options.lanes
+    skipped = sum(high - low for low, high in progress.skips) * lanes
+    before = progress.position * lanes
+    if isinstance(run, SetRun) and run.finish is not None:
+        before = int(np.minimum(run.finish.ends, progress.position).sum())
+    return (
+        f"it begins at step {progress.rows_before(progress.position):,}, and the {before:,} tokens before that "
+        "are not delivered"
+        + (", unless in overlap's columns" if run.options.overlap else "")
+        + (f"; {skipped:,} of them had been skipped" if skipped else "")
+    )
+
+
+def _mixture_words(looked: int, blocks: int, end: MixtureProgress, ended: str) -> str:
+    never = sorted({name for stage in end.stages for name, _ in stage.weights if not end.given.get(name)})
+    return (
+        f"mixture: {looked:,} of {blocks:,} blocks of {BLOCK} rows a lane were looked at"
+        + (", spread evenly" if blocks > _MOST_BLOCKS else "")
+        + ": every lane has as many rows of a source as its quota, one after another, each once; and up to each of "
+        "these blocks a source has had the rows that its weight asks for, less than one too many and less than "
+        "1 + 1/2 + ... + 1/(sources - 1) too few"
+        + (f". Not a row in all {end.row:,}: {', '.join(map(repr, never))}" if never else "")
+        + (f". The run ends before those planned: {ended}" if ended else "")
+    )
+
+
+def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
+    """What a run of one set delivers of its order, from where it is to its end, in words; and what is wrong with that.
+
+    Args:
+        run: of one set, as its only rank has it.
+        each_once: whether all of the order that it takes was seen to come once.
+    """
+    options, finish, begin = run.options, run.finish, run.progress.position
+    at_begin = f"; {_begin_words(run)}" if begin else ""
+    if finish is None:
+        return f"the run: it has no end, and its rows of {options.seq_len:,} tokens follow each other{at_begin}", []
+    whole, ends = finish.epochs * run.order.total, finish.ends
+    steps = max(0, -(-(finish.stop - begin) // options.seq_len))
+    reach = begin + steps * options.seq_len  # what overlaps comes with the text before it, wherever that is delivered
+    before = int(np.minimum(ends, begin).sum())
+    left = int(np.maximum(ends - reach, 0).sum())
+    problems = []
+    if int(ends.sum()) != whole:
+        problems.append(f"the run's lanes end after {int(ends.sum()):,} tokens, and its epochs have {whole:,}")
+    last = reach - options.seq_len  # where the last batch begins
+    if options.tail == "pad":
+        if left:
+            problems.append(f"{left:,} of {whole:,} tokens are in none of the run's {steps:,} batches")
+        if steps and last >= int(ends.max()):
+            problems.append(f"the last of the run's {steps:,} batches is padding alone")
+    else:
+        following = reach + options.seq_len + options.overlap
+        if steps and reach + options.overlap > int(ends.min()):
+            problems.append(f"tail='drop', and the last of the run's {steps:,} batches is not full")
+        if following <= int(ends.min()):
+            problems.append(f"the run ends after {steps:,} batches, and one more would be full")
+    delivered = whole - before - left
+    of = f"of the {whole:,} tokens of epochs={finish.epochs:,}"
+    text = f"the run: {_count(steps, 'step')} {'delivers' if steps == 1 else 'deliver'} {delivered:,} {of}"
+    if not steps:
+        text = f"the run: 0 steps: none {of} is delivered"
+    elif each_once:
+        text += ", each once" + (", overlap's columns aside" if options.overlap else "")
+    text += at_begin
+    if left:
+        text += f"; tail='drop' leaves the last {left:,} out" + (
+            ", unless in overlap's columns" if options.overlap and steps else ""
+        )
+        text += "" if problems else ", which do not fill a batch"
+    elif steps:
+        lasts = np.array([last, last - options.seq_len][:steps])[:, None]  # with an overlap, the one before it too
+        columns = options.seq_len + options.overlap
+        padding = int(np.clip(lasts + columns - ends, 0, columns).sum())
+        text += f"; then {padding:,} places of padding" if padding else ""
+    return text, problems
 
 
 def _listed(sizes: Sequence[int]) -> str:
@@ -145,16 +234,16 @@ def rank_problems(lanes: int, world_sizes: Iterable[int]) -> list[str]:
     return problems
 
 
-def order_problems(order: Order, seq_len: int, epochs: int) -> tuple[int, list[str]]:
-    """How many windows of an order were looked at, whole epochs of them, and why they do not deliver each token once.
+def order_problems(order: Order, seq_len: int, epochs: int) -> tuple[int, list[str], IntArray]:
+    """How many windows of an order were looked at, whole epochs of them; why they do not deliver each token once; and
+    what each lane has had by their end, shape ``(lanes,)``.
 
     Args:
         order: of a set.
         seq_len: tokens of a row.
         epochs: from the run's begin on; fewer where that would be more than some 20,000 windows, but one at least.
     """
-    per_epoch = -(-len(order.group_tokens) // order.window)
-    epochs = max(1, min(epochs, _MOST_WINDOWS // per_epoch))
+    epochs = max(1, min(epochs, _MOST_WINDOWS // _per_epoch(order)))
     problems: list[str] = []
     seen = np.zeros(len(order.group_tokens), np.int64)
     reached, count, epoch = 0, 0, 0
@@ -175,14 +264,24 @@ def order_problems(order: Order, seq_len: int, epochs: int) -> tuple[int, list[s
             break
         where = f"epoch {window.epoch}, window {window.number}"
         np.add.at(seen, window.groups, 1)
-        problems += [f"{where}: {problem}" for problem in _window_problems(order, window, seq_len, reached, begins)]
+        found = _window_problems(order, window, seq_len, reached, begins, some_lane=count % order.lanes)
+        problems += [f"{where}: {problem}" for problem in found]
         reached = window.before + window.tokens
         count += 1
-    return count, problems
+    return count, problems, begins
 
 
-def _window_problems(order: Order, window: Window, seq_len: int, reached: int, begins: IntArray) -> Iterator[str]:
-    """Why a window does not deliver each token once. Moves ``begins`` to its end."""
+def _window_problems(
+    order: Order, window: Window, seq_len: int, reached: int, begins: IntArray, *, some_lane: int
+) -> Iterator[str]:
+    """Why a window does not deliver each token once. Moves ``begins`` to its end.
+
+    Args:
+        order, window, seq_len: of the run.
+        reached: C, where the windows before it end.
+        begins: what each lane has had before it.
+        some_lane: of which the order of documents is looked at.
+    """
     lanes = order.lanes
     if window.before != reached:
         yield f"begins at token {window.before:,} of the run, and the windows before it end at {reached:,}"
@@ -205,7 +304,10 @@ def _window_problems(order: Order, window: Window, seq_len: int, reached: int, b
         first, last = int((begins - lengths).max()), int(begins.min())
         if steps.first * seq_len < first or (steps.first + len(own)) * seq_len > last:
             yield "it permutes steps that not every lane has whole"
-    for lane in {0, lanes - 1}:
+    # No two lanes' slices begin or end more than one token apart, so that all of them are a few different stretches.
+    lows, short = begins - lengths, int(lengths.min())
+    _, some = np.unique((lows - lows.min()) * (int(lengths.max()) - short + 1) + lengths - short, return_index=True)
+    for lane in some.tolist():
         high = int(begins[lane])
         low = high - int(lengths[lane])
         pieces = steps.pieces(low, high) if high > low else []
@@ -213,7 +315,7 @@ def _window_problems(order: Order, window: Window, seq_len: int, reached: int, b
         ends = [low, *np.cumsum([low, *(count for _, count in texts)])[1:].tolist()]
         if [text for text, _ in texts] != ends[: len(texts)] or ends[-1] != max(low, high) or (high > low) > len(texts):
             yield f"the steps of lane {lane} do not deliver each of its {high - low:,} tokens once"
-    documents = order.document_order([0, _SOME_DOCUMENTS], epoch=window.epoch, window=window.number, lane=lanes - 1)
+    documents = order.document_order([0, _SOME_DOCUMENTS], epoch=window.epoch, window=window.number, lane=some_lane)
     if not np.array_equal(np.sort(documents), np.arange(_SOME_DOCUMENTS)):
         yield "the documents of a slice do not come once each"
 
@@ -233,9 +335,16 @@ def mixture_problems(
     looked = np.unique(np.linspace(0, blocks - 1, min(blocks, _MOST_BLOCKS)).astype(np.int64))
     problems: list[str] = []
     count = 0
+    known: Stage | None = None
+    at_stage: Mapping[str, int] = {}  # what sources had given when it began
     try:
         for block in looked.tolist():
-            progress = progress.advanced(block * BLOCK - progress.row, plan).entered(plan)
+            earlier, progress = progress, progress.advanced(block * BLOCK - progress.row, plan).entered(plan)
+            stage = progress.stage_of(block)
+            assert stage is not None
+            if stage != known:
+                known = stage
+                at_stage = earlier.advanced(max(0, stage.block * BLOCK - earlier.row), plan).given
             before = dict(progress.given)
             quotas = progress.quotas
             after = progress.advanced(BLOCK, plan)
@@ -244,11 +353,44 @@ def mixture_problems(
                 more = after.given.get(name, 0) - before.get(name, 0)
                 if more != quota * progress.seq_len:
                     problems.append(f"block {block}: {more:,} tokens a lane of {name!r} are counted for {quota} rows")
+            rows_of = {name: (had - at_stage.get(name, 0)) // after.seq_len for name, had in after.given.items()}
+            found = _share_problems(plan, stage, rows_of, after.row - stage.block * BLOCK, progress.position)
+            problems += [f"block {block}: {problem}" for problem in found]
             progress = after
             count += 1
     except SourceExhaustedError as error:
         return count, problems[:_MOST_PROBLEMS], progress, str(error)
     return count, problems[:_MOST_PROBLEMS], progress, ""
+
+
+def _share_problems(
+    plan: MixturePlan, stage: Stage, rows_of: Mapping[str, int], rows: int, position: int
+) -> Iterator[str]:
+    """Why a stage's rows are not those that the weights ask for.
+
+    Args:
+        plan: of the mixture.
+        stage: of a block.
+        rows_of: each source has had so many of a lane's rows since the stage began.
+        rows: of a lane since then.
+        position: where the block begins.
+    """
+    weights = dict(stage.weights)
+    if stage.by != "reweight":
+        scheduled = dict([shares for token, shares in plan.schedule if token <= position * plan.lattice.lanes][-1])
+        for name in scheduled.keys() - weights.keys():
+            if stage.by != "exhausted" or name not in plan.limits:
+                yield f"{name!r} has the weight {scheduled[name]} and is not drawn"
+        weights = {name: weight for name, weight in scheduled.items() if stage.by != "exhausted" or name in weights}
+    whole = sum(weights.values())
+    too_few = sum((Fraction(1, place) for place in range(1, len(weights))), Fraction(0))
+    for name in sorted(weights.keys() | rows_of.keys()):
+        more = Fraction(rows_of.get(name, 0)) - Fraction(rows * weights.get(name, 0), whole)
+        if more >= 1 or (more < 0 and -more >= too_few):
+            yield (
+                f"{name!r} has had {rows_of.get(name, 0):,} of a lane's {rows:,} rows since block {stage.block:,}, and "
+                f"its weight asks for {rows * weights.get(name, 0) / whole:,.1f}"
+            )
 
 
 def _block_problems(lattice: Lattice, block: int, quotas: Sequence[tuple[str, int]]) -> Iterator[str]:

@@ -151,6 +151,37 @@ def test_a_chain_in_any_order_tells_what_was_done_and_when(sets: dict[str, str])
     assert report.events[-1].text == "weights a 0.5, b 0.5, by reweight()"
 
 
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        (None, "the run was resumed from before it was asked for"),
+        ({"a": 0.25, "b": 0.75}, "weights a 0.25, b 0.75, by reweight() came in its place"),
+    ],
+)
+def test_a_reweight_that_a_later_checkpoint_never_had_is_noted(
+    sets: dict[str, str], after: dict[str, float] | None, says: str
+) -> None:
+    def other(loader: ParquetLoader) -> None:
+        if after is not None:
+            loader.reweight(after)
+
+    first = saved(sets, 20, weights=MIX)
+    asked = saved(sets, lambda loader: loader.reweight({"a": 0.5, "b": 0.5}), 10, 10, weights=MIX, begin=first[0])
+    later = saved(sets, other, 80, weights=MIX, begin=first[0])
+    report = check_chain(named([*first, *asked, *later]))
+    assert report.ok
+    (note,) = report.notes
+    assert note.startswith("ckpt-2 (step 40) has weights a 0.5, b 0.5, by reweight(), from step 64 on, which was not ")
+    assert f"not done in ckpt-3 (step 100): {says}" in note
+
+
+def test_a_reweight_that_was_done_or_is_still_to_come_is_not_noted(sets: dict[str, str]) -> None:
+    def asked(loader: ParquetLoader) -> None:
+        loader.reweight({"a": 0.5, "b": 0.5})
+
+    assert check_chain(named(saved(sets, 5, asked, 35, 24, 40, weights=MIX))).notes == ()
+
+
 def test_a_fork_is_named(sets: dict[str, str]) -> None:
     (first,) = saved(sets["a"], 10)
     skipped = saved(sets["a"], lambda loader: loader.skip(2), 10, begin=first)
