@@ -152,7 +152,7 @@ def words_of(found: Plan) -> Iterator[str]:
     yield ""
     yield (
         f"step {found.begin.step:,} up to {found.end.step:,}, token {found.begin.token:,} up to {found.end.token:,}: "
-        f"{found.steps:,} steps of {found.step_tokens:,} tokens"
+        f"{found.steps:,} step{'s' * (found.steps != 1)} of {found.step_tokens:,} tokens"
     )
     if found.over is not None:
         yield f"it goes no further: {found.over}"
