@@ -141,12 +141,16 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--no-shuffle", dest="shuffle", action="store_const", const=False, help="in storage order")
 
 
-def run_of(given: argparse.Namespace, state: Mapping[str, Any] | None = None) -> tuple[Sources, LoaderOptions]:
+def run_of(
+    given: argparse.Namespace, state: Mapping[str, Any] | None = None, *, as_a_loader: bool = False
+) -> tuple[Sources, LoaderOptions]:
     """The source and options of a run.
 
     Args:
         given: what a parser with `add_run` has read.
         state: of the run, which gives lanes, seed, and so on, where nothing else does.
+        as_a_loader: have defaults count more than the state, as they do for a loader that resumes: it gives only what
+            has no default, and the window, which a loader takes from it too.
 
     Raises:
         ConfigError: something is missing or cannot work.
@@ -163,7 +167,10 @@ def run_of(given: argparse.Namespace, state: Mapping[str, Any] | None = None) ->
         if value is not None:
             options[name] = value
     if state is not None:
-        options = {**_of_state(state, mixture=isinstance(source, Mapping)), **options}
+        kept = _of_state(state, mixture=isinstance(source, Mapping))
+        if as_a_loader:
+            kept = {name: value for name, value in kept.items() if name in ("seq_len", "lanes", "window")}
+        options = {**kept, **options}
     for name in ("seq_len", "lanes"):
         if name not in options:
             flag = f"--{name.replace('_', '-')}"

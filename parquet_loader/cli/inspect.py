@@ -74,7 +74,8 @@ def run(given: argparse.Namespace) -> int:
         say(_table(found))
     else:
         sections = ["\n".join(_section(each, told)) for each, told in found]
-        say("\n\n".join(section for section in sections if section))
+        if any(sections):
+            say("\n\n".join(section for section in sections if section))
     for each, told in found:
         if isinstance(told, ParquetLoaderError):
             complain(told if len(found) == 1 else f"{each.name}: {told}")

@@ -32,7 +32,7 @@ memory     about the most that a rank's loader holds where training is slower th
 budget     the least budget_bytes with which it runs
 read       from storage until the end of the plan, by all ranks and by the one that reads most
 times      how often bytes are read, since ranks need parts of the same row groups
-at first   what rank 0 reads before its first batch; also after a resume from here"""
+at first   what rank 0 reads before its first batch, also after a resume from here; its tokens: of these row groups"""
 
 _OF_DOCUMENTS = """\
 in a row           documents and pieces of them, about
@@ -77,7 +77,7 @@ def add(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     saved = None if given.checkpoint is None else saved_in(given.checkpoint)
-    source, options = run_of(given, None if saved is None else saved.state)
+    source, options = run_of(given, None if saved is None else saved.state, as_a_loader=True)
     opened = open_run(source, options)
     resumed = None if saved is None else resumption(opened, saved, world_sizes=given.world_sizes or ())
     planned, part = None, None
@@ -93,9 +93,9 @@ def run(given: argparse.Namespace) -> int:
             part=part,
         )
     sizes = () if planned is None else planned.world_sizes
-    # What was not asked for may be refused without anything being wrong.
-    asked = given.world_sizes is not None and any(each.refused for each in sizes)
-    wrong = planned is None or asked
+    # One that was not asked for may be refused without anything being wrong.
+    refused = [each.refused is not None for each in sizes]
+    wrong = planned is None or (any(refused) if given.world_sizes is not None else bool(refused) and all(refused))
     if given.json:
         print_json({"resume": resumed, "plan": planned})
     else:
@@ -222,7 +222,7 @@ def words_of(found: Plan) -> Iterator[str]:
                 "times",
                 "by a rank MB",
                 "at first MB",
-                "tokens",
+                "its tokens",
                 "runs",
             ],
         )

@@ -144,3 +144,8 @@ def test_candidate_columns_are_counted_by_file(tmp_path: Path, capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert "x       list of int32  2 of 2    may hold tokens               6" in shown
     assert "z       list of int32  1 of 2    may hold tokens               3" in shown
+
+
+def test_where_nothing_can_be_told_nothing_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(tmp_path / "absent")]) == 2
+    assert capsys.readouterr().out == ""

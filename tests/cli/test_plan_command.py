@@ -40,7 +40,10 @@ def test_a_plan_is_shown_as_tables(folder: Path, capsys: pytest.CaptureFixture[s
     assert out.startswith("one set: seq_len 8, lanes 4, seed 0\n")
     assert "\nstep 0 up to 63, token 0 up to 2,016: 63 steps of 32 tokens\n" in out
     assert "world sizes that divide 4 lanes: 1, 2, 4" in out
-    assert "ranks  rows  memory MB  budget MB  read MB  requests  times  by a rank MB  at first MB  tokens  runs" in out
+    assert (
+        "ranks  rows  memory MB  budget MB  read MB  requests  times  by a rank MB  at first MB  its tokens  runs"
+        in out
+    )
 
 
 def test_a_plan_is_json_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,3 +354,27 @@ def test_what_cannot_be_done_is_said(
 ) -> None:
     assert main(["plan", *(str(folder) if each == "{folder}" else str(each) for each in arguments)]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [{"seed": 7}, {"eos_id": 0}, {"shuffle": False}])
+def test_what_is_not_said_is_what_a_loader_would_have_and_not_what_the_checkpoint_has(
+    folder: Path, tmp_path: Path, option: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ParquetLoader(folder, seq_len=8, lanes=4, **option) as loader:  # type: ignore[arg-type]
+        next(iter(loader))
+        (tmp_path / "other").write_bytes(merge_checkpoints([loader.checkpoint()]))
+    status, out = plan(capsys, folder, "--seq-len", 8, "--lanes", 4, "--checkpoint", tmp_path / "other")
+    assert status == 1
+    (name,) = option
+    assert out.startswith("refused: the checkpoint is of another run: ")
+    assert f"{name} is " in out
+
+
+def test_a_budget_that_is_too_small_on_any_ranks_is_something_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ("--seq-len", 8, "--lanes", 4)
+    assert plan(capsys, folder, *run)[0] == 0
+    status, out = plan(capsys, folder, *run, "--budget-bytes", 1000)
+    assert status == 1
+    assert "budget_bytes 1,000 is too small" in out
