@@ -175,3 +175,9 @@ def test_only_what_is_for_torch_imports_torch(name: str) -> None:
             assert all(alias.name.split(".")[0] != "torch" for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             assert (node.module or "").split(".")[0] != "torch"
+
+
+def test_the_command_brings_pretokenization_only_where_text_is_asked_for() -> None:
+    code = "import sys, parquet_loader.cli; print('parquet_loader.pretokenize' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert found.stdout.strip() == "False"

@@ -14,7 +14,7 @@ from ..insight.opening import open_run
 from ..insight.show import Shown, ShownPiece, show
 from ..printable import printable
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
-from .text import columns_from, is_url, tokenizer_of
+from .text import columns_asked, tokenizer_of
 
 __all__ = ["add", "lines_of", "run"]
 
@@ -81,9 +81,7 @@ def run(given: argparse.Namespace) -> int:
         step,
         rows=_rows(given.rows, options.lanes),
         tokenizer=tokenizer,
-        columns=tuple(filter(None, (given.columns or "").split(","))),
-        columns_from=columns_from(given.columns_from, opened),
-        storage_options=options.storage_options if any(map(is_url, given.columns_from or ())) else None,
+        **columns_asked(given, opened),
     )
     if given.json:
         print(json.dumps(found.to_json()))  # in ASCII: whatever a document holds, a terminal does not obey it

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
+from ..checkpoint import ONLY
 from ..errors import ConfigError, ParquetLoaderError
-from ..insight.records import config_of
-from ..insight.text import open_tokenizer, open_tokenizer_of
 from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
 
-__all__ = ["columns_from", "is_url", "tokenizer_of"]
+__all__ = ["columns_asked", "tokenizer_of"]
 
 
 def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
     """The tokenizer of that name, or the one that the files name; and what is to be said where there is none."""
+    from ..insight.text import open_tokenizer, open_tokenizer_of  # which bring pretokenize
+
     if name == "ids":
         return None, ""
     if name is not None:
         return open_tokenizer(name), ""
-    names = sorted(opened.sets) if isinstance(opened, MixtureRun) else [None]
-    configs = {each or "": config_of(opened, each) for each in names}
+    configs = {each: opened.config_of(each) for each in (opened.sets if isinstance(opened, MixtureRun) else [ONLY])}
     try:
         return open_tokenizer_of({each: (config.storage, config.index) for each, config in configs.items()}), ""
     except ParquetLoaderError as error:
         return None, f"ids are shown, and no text: {error}"
 
 
-def columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:
+def columns_asked(given: argparse.Namespace, opened: SetRun | MixtureRun) -> dict[str, Any]:
+    """What ``--columns`` and ``--columns-from`` say, as arguments of `describe_pieces` and `show`."""
+    elsewhere = any(map(_is_url, given.columns_from or ()))
+    return {
+        "columns": tuple(filter(None, (given.columns or "").split(","))),
+        "columns_from": _columns_from(given.columns_from, opened),
+        "storage_options": opened.options.storage_options if elsewhere else None,
+    }
+
+
+def _columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | list[str] | dict[str, str] | None:
     """What ``--columns-from`` says, as `describe_pieces` takes it."""
     if given is None:
         return None
@@ -40,6 +51,6 @@ def columns_from(given: list[str] | None, opened: SetRun | MixtureRun) -> str | 
     return {name: folder for name, _, folder in parts}
 
 
-def is_url(text: str) -> bool:
+def _is_url(text: str) -> bool:
     """Whether a FOLDER or NAME=FOLDER is a URL."""
     return not is_local(text.rpartition("=")[2])

@@ -8,13 +8,12 @@ from typing import Any
 from ..errors import ConfigError
 from ..insight.opening import open_run
 from ..insight.records import describe_pieces
-from ..insight.text import open_tokenizer, open_tokenizer_of
 from ..insight.trace import Piece, Places, Trace, Tracer
 from ..printable import printable
 from ..runs import MixtureRun, SetRun
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
 from .output import Progress, print_json, table
-from .text import columns_from, is_url
+from .text import columns_asked
 
 __all__ = ["add", "run"]
 
@@ -127,25 +126,20 @@ def run(given: argparse.Namespace) -> int:
 def _described(given: argparse.Namespace, opened: SetRun | MixtureRun, pieces: list[Piece]) -> list[dict[str, Any]]:
     """What is to be said of pieces beside where they are."""
     wants_text = given.text or given.tokenizer is not None
-    columns = tuple(filter(None, (given.columns or "").split(",")))
-    if not pieces or not (wants_text or columns):
+    if not pieces or not (wants_text or given.columns):
         return [{} for _ in pieces]
+    asked = columns_asked(given, opened)
+    from ..insight.text import open_tokenizer, open_tokenizer_of  # which bring pretokenize
+
     tokenizer = None
     if given.tokenizer is not None:
         tokenizer = open_tokenizer(given.tokenizer)
     elif wants_text:
         configs = {piece.source or "": opened.config_of(piece.source or "") for piece in pieces}
         tokenizer = open_tokenizer_of({name: (each.storage, each.index) for name, each in configs.items()})
-    found = describe_pieces(
-        opened,
-        pieces,
-        tokenizer=tokenizer,
-        columns=columns,
-        columns_from=columns_from(given.columns_from, opened),
-        storage_options=opened.options.storage_options if any(map(is_url, given.columns_from or ())) else None,
-    )
+    found = describe_pieces(opened, pieces, tokenizer=tokenizer, **asked)
     return [
-        {**({"text": each.text} if wants_text else {}), **({"columns": each.columns} if columns else {})}
+        {**({"text": each.text} if wants_text else {}), **({"columns": each.columns} if asked["columns"] else {})}
         for each in found
     ]
 

@@ -12,6 +12,7 @@ dataset costs its listing, and only files whose size or version changed are read
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import os
 import re
@@ -174,6 +175,21 @@ class DatasetIndex:
                 "a million tokens, to start faster and need less memory"
             )
         return tuple(found)
+
+    def file_number(self, path: str) -> int | None:
+        """The place of a file in `files`, by its path; None where it is not there."""
+        place = bisect.bisect_left(self.files, path, key=lambda file: file.path)
+        return place if place < len(self.files) and self.files[place].path == path else None
+
+    def groups_of(self, file: int) -> slice:
+        """The row groups of a file, by its place in `files`."""
+        return slice(*np.searchsorted(self.file, [file, file + 1]).tolist())
+
+    def group_number(self, file: int, row_group: int) -> int | None:
+        """The number here of a row group of a file; None where it is not there, or holds no row."""
+        own = self.groups_of(file)
+        place = own.start + int(np.searchsorted(self.row_group[own], row_group))
+        return place if place < own.stop and self.row_group[place] == row_group else None
 
     def chunk(self, group: int) -> ColumnChunk:
         """What decoding needs to know of a row group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import threading
 from collections.abc import Iterator
@@ -34,23 +35,24 @@ def damaged_pages(
     Raises:
         StorageError: it cannot be read.
     """
+    found: list[DataError] = []
     try:
         with open_parquet(storage, file) as parquet:
-            chunks = list(_chunks(parquet.metadata, file, gaps))
+            chunks = _chunks(parquet.metadata, file, gaps)
+            while (chunk := next(chunks, None)) is not None:
+                try:
+                    if not _is_verified(storage, file, chunk, stop):
+                        break  # writers give checksums to all pages of a file, or to none
+                except DataError as error:
+                    found.append(error)
     except (DataError, UnicodeError):
-        return []  # columns that pyarrow does not understand are no concern of a loader's
-    found: list[DataError] = []
-    for chunk in chunks:
-        try:
-            if not _is_verified(storage, file, chunk, stop):
-                return found  # writers give checksums to all pages of a file, or to none
-        except DataError as error:
-            found.append(error)
+        pass  # columns that pyarrow does not understand are no concern of a loader's
     return found
 
 
 def _chunks(metadata: pq.FileMetaData, file: FileInfo, gaps: tuple[tuple[int, int], ...]) -> Iterator[ColumnChunk]:
-    """The column chunks that lie in gaps."""
+    """The column chunks that lie in gaps, which rise."""
+    begins = [begin for begin, _ in gaps]
     for row_group in range(metadata.num_row_groups):
         group = metadata.row_group(row_group)
         for number in range(group.num_columns):
@@ -58,7 +60,8 @@ def _chunks(metadata: pq.FileMetaData, file: FileInfo, gaps: tuple[tuple[int, in
             first = column.dictionary_page_offset or 0  # which old writers give as 0
             start = first if 0 < first < column.data_page_offset else column.data_page_offset
             length = column.total_compressed_size
-            if length > 0 and any(begin <= start and start + length <= begin + size for begin, size in gaps):
+            place = bisect.bisect_right(begins, start) - 1
+            if length > 0 and place >= 0 and start + length <= sum(gaps[place]):
                 yield ColumnChunk(
                     path=file.path,
                     row_group=row_group,
@@ -89,7 +92,7 @@ def _is_verified(storage: Storage, file: FileInfo, chunk: ColumnChunk, stop: thr
     def read(at: int, length: int) -> memoryview:
         return memoryview(storage.read(file, chunk.start + at, min(length, chunk.length - at), stop))
 
-    window, base, at, number = read(0, _PIECE_BYTES), 0, 0, 0
+    window, base, at, number = read(0, _HEAD_BYTES), 0, 0, 0  # enough to see whether there are checksums
     while at < chunk.length:
         if base + len(window) < min(at + _HEAD_BYTES, chunk.length):
             window, base = read(at, _PIECE_BYTES), at

@@ -12,7 +12,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -29,11 +28,11 @@ from ..index.build import index_storage
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
 from ..options import IndexLike
-from ..storage.base import FileInfo, Storage
+from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import Fault
-from .readable import readable_index
+from .readable import read_entries, readable_index
 from .scan import whole_documents
 
 __all__ = [
@@ -350,15 +349,7 @@ def candidates(
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
     files = storage.list_files()
     some = [files[place] for place in np.unique(np.linspace(0, len(files) - 1, _CANDIDATE_FILES).astype(int)).tolist()]
-
-    def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
-        try:
-            return PARQUET.read_entry(storage, file, None, None)
-        except (DataError, StorageError) as error:
-            return error
-
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="parquet-inspect") as pool:
-        read = list(pool.map(entry, some))
+    read = read_entries(storage, some, None, None, _FOOTERS_AT_ONCE)
     entries = [each for each in read if isinstance(each, FileEntry)]
     if not entries:
         raise next(each for each in read if isinstance(each, ParquetLoaderError))

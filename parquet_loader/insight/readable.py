@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..errors import DataError, FileChangedError, ParquetLoaderError, StorageError
@@ -14,9 +15,24 @@ from ..storage.base import FileInfo, Storage
 from ..storage.local import LocalStorage
 from .check_state import Fault
 
-__all__ = ["fault_of", "readable_index"]
+__all__ = ["fault_of", "read_entries", "readable_index"]
 
 _COUNTING_BYTES = 1 << 30
+
+
+def read_entries(
+    storage: Storage, files: Sequence[FileInfo], column: str | None, counting: Counting | None, threads: int
+) -> list[FileEntry | ParquetLoaderError]:
+    """Of each file its entry, or why it has none; see `Format.read_entry`."""
+
+    def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
+        try:
+            return PARQUET.read_entry(storage, file, column, counting)
+        except (DataError, StorageError) as error:
+            return error
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="parquet-footers") as pool:
+        return list(pool.map(entry, files))
 
 
 def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[DatasetIndex, list[Fault]]:
@@ -27,16 +43,7 @@ def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[
         StorageError: no file can be read.
     """
     files, lost = storage.list_readable() if isinstance(storage, LocalStorage) else (storage.list_files(), {})
-    counting = Counting(CountingBudget(_COUNTING_BYTES), False)
-
-    def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
-        try:
-            return PARQUET.read_entry(storage, file, column, counting)
-        except (DataError, StorageError) as error:
-            return error
-
-    with ThreadPoolExecutor(threads, thread_name_prefix="parquet-check") as pool:
-        read = list(pool.map(entry, files))
+    read = read_entries(storage, files, column, Counting(CountingBudget(_COUNTING_BYTES), False), threads)
     faults = [fault_of(error, "unreadable", path) for path, error in lost.items()]
     column = column or _common_column([each for each in read if isinstance(each, FileEntry)])
     good = []

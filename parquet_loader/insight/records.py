@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from ..batch import Piece
 from ..blocks import TokenArray
+from ..checkpoint import ONLY
 from ..engine.config import EngineConfig
 from ..errors import ConfigError, DataError, StorageError
 from ..index.index import DatasetIndex
@@ -35,7 +36,7 @@ from ..storage.opening import Source, open_storage
 if TYPE_CHECKING:
     from ..pretokenize.tokenizers.base import Tokenizer
 
-__all__ = ["Description", "Place", "columns_of", "config_of", "describe_pieces", "open_parquet", "tokens_of"]
+__all__ = ["Description", "Place", "columns_of", "describe_pieces", "open_parquet", "tokens_of"]
 
 Place = tuple[str, int, int]  # file, row group in it, document in that
 
@@ -88,7 +89,7 @@ def describe_pieces(
     there: set[str] = set()
     lacking: dict[str, ConfigError] = {}
     for source in {piece.source for piece in pieces}:
-        config = config_of(run, source)
+        config = run.config_of(source or ONLY)
         here = [at for at, piece in enumerate(pieces) if piece.source == source]
         some = [pieces[at] for at in here]
         values: list[dict[str, Any]] = [{} for _ in some]
@@ -112,11 +113,6 @@ def describe_pieces(
     return [each for each in found if each is not None]
 
 
-def config_of(run: SetRun | MixtureRun, source: str | None) -> EngineConfig:
-    """What a run has of a source, or of its only set."""
-    return run.config_of(source or "")
-
-
 def tokens_of(config: EngineConfig, pieces: Sequence[Piece]) -> list[tuple[TokenArray, bool]]:
     """The ids of stretches of documents, as a loader gives them, and whether the document ends with each.
 
@@ -127,10 +123,9 @@ def tokens_of(config: EngineConfig, pieces: Sequence[Piece]) -> list[tuple[Token
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
     index = config.index
-    numbers = {file.path: number for number, file in enumerate(index.files)}
     wanted: dict[int, list[int]] = defaultdict(list)
     for at, piece in enumerate(pieces):
-        wanted[_group_of(index, numbers, (piece.file, piece.row_group, piece.document))].append(at)
+        wanted[_group_of(index, (piece.file, piece.row_group, piece.document))].append(at)
     found: list[tuple[TokenArray, bool] | None] = [None] * len(pieces)
 
     def read(group: int) -> None:
@@ -214,9 +209,8 @@ def _columns_there(
 ) -> tuple[list[dict[str, Any]], set[str], dict[str, ConfigError]]:
     """See `columns_of`; beside it the columns that some file has, and of those that some file lacks the reason."""
     wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of a file (the place, its row)
-    numbers = {file.path: number for number, file in enumerate(index.files)}
     for at, place in enumerate(places):
-        number, row = _row_of(index, numbers, place)
+        number, row = _row_of(index, place)
         wanted[number].append((at, row))
     files = {number: index.files[number] for number in wanted}
     if columns_from is not None:
@@ -227,7 +221,7 @@ def _columns_there(
     lacking: dict[str, ConfigError] = {}
 
     def read(number: int) -> None:
-        rows = int(index.rows[index.file == number].sum())
+        rows = int(index.rows[index.groups_of(number)].sum())
         here = wanted[number]
         with open_parquet(storage, files[number]) as parquet:
             if parquet.metadata.num_rows != rows:
@@ -252,26 +246,26 @@ def _columns_there(
     return found, there, lacking
 
 
-def _row_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> tuple[int, int]:
+def _row_of(index: DatasetIndex, place: Place) -> tuple[int, int]:
     """The number of a document's file, and its row there."""
-    group = _group_of(index, numbers, place)
+    group = _group_of(index, place)
     number = int(index.file[group])
-    return number, int(index.rows[np.searchsorted(index.file, number) : group].sum()) + place[2]
+    return number, int(index.rows[index.groups_of(number).start : group].sum()) + place[2]
 
 
-def _group_of(index: DatasetIndex, numbers: Mapping[str, int], place: Place) -> int:
+def _group_of(index: DatasetIndex, place: Place) -> int:
     """The number in the index of the row group that holds a document."""
     path, row_group, document = place
-    if path not in numbers:
+    number = index.file_number(path)
+    if number is None:
         raise ConfigError(f"the set has no file {path!r}: files are named relative to {index.root or 'its root'}")
-    number = numbers[path]
-    begin, end = np.searchsorted(index.file, [number, number + 1])
-    at = begin + int(np.searchsorted(index.row_group[begin:end], row_group))
-    there = at < end and index.row_group[at] == row_group
-    if not there or not 0 <= document < index.rows[at]:
-        what = f"{int(index.rows[at]):,} documents in that row group" if there else "no such row group, or an empty one"
+    group = index.group_number(number, row_group)
+    if group is None or not 0 <= document < index.rows[group]:
+        what = "no such row group, or an empty one"
+        if group is not None:
+            what = f"{int(index.rows[group]):,} documents in that row group"
         raise ConfigError(f"there is no document {document} in row group {row_group} of {path}: {what}")
-    return int(at)
+    return group
 
 
 def _files_beside(storage: Storage, files: Mapping[int, FileInfo]) -> dict[int, FileInfo]:

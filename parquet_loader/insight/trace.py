@@ -11,7 +11,6 @@ for it. They do not depend on how many ranks there are.
 
 from __future__ import annotations
 
-import bisect
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -385,16 +384,15 @@ def _places(
 
 def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:
     """The number in the index of a row group of a file."""
-    place = bisect.bisect_left(index.files, file, key=lambda each: each.path)
-    if place == len(index.files) or index.files[place].path != file:
+    place = index.file_number(file)
+    if place is None:
         paths = [each.path for each in index.files[:10_000]]
         near = [path for path in paths if path.lower() == file.lower()] or difflib.get_close_matches(file, paths, 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; the first one is {index.files[0].path!r}"
         raise ConfigError(f"the set has no file {file!r}{hint}")
-    low, high = (int(np.searchsorted(index.file, each)) for each in (place, place + 1))
-    found = low + int(np.searchsorted(index.row_group[low:high], row_group))
-    if found == high or int(index.row_group[found]) != row_group:
-        last = f" to {int(index.row_group[high - 1])}" if high - low > 1 else ""
-        shown = f"{int(index.row_group[low])}{last}" if high > low else "none"
+    found = index.group_number(place, row_group)
+    if found is None:
+        own = index.row_group[index.groups_of(place)].tolist()
+        shown = f"{own[0]} to {own[-1]}" if len(own) > 1 else str(own[0]) if own else "none"
         raise ConfigError(f"{file} has no row group {row_group} that holds documents; it has {shown}")
     return found

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from unique_sets import unique_groups, write_set
 from writers import write_pyarrow
 
 from parquet_loader import container
@@ -632,3 +633,13 @@ def test_python_is_not_asked_to_hold_an_object_for_each_row_group() -> None:
     index = synthetic(100_000, 10)
     assert sys.getsizeof(index.__dict__) < 10_000
     assert all(isinstance(getattr(index, name), np.ndarray) for name in index_module.ARRAYS)
+
+
+def test_row_groups_are_found_by_file_and_number(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "found", unique_groups([[[3], [], [4]], [[5]]]))  # one row group holds no row
+    index = build_index(folder, cache_dir=tmp_path)
+    numbers = [index.file_number(path) for path in ("part-000.parquet", "part-001.parquet", "part-00", "z")]
+    assert numbers == [0, 1, None, None]
+    assert [index.groups_of(file) for file in (0, 1)] == [slice(0, 2), slice(2, 3)]
+    assert [index.group_number(0, row_group) for row_group in range(4)] == [0, None, 1, None]
+    assert [index.group_number(1, row_group) for row_group in range(2)] == [2, None]

@@ -21,7 +21,7 @@ from parquet_loader import build_index
 from parquet_loader.batch import Piece
 from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.insight.opening import open_run
-from parquet_loader.insight.records import Place, columns_of, config_of, describe_pieces, tokens_of
+from parquet_loader.insight.records import Place, columns_of, describe_pieces, tokens_of
 from parquet_loader.insight.text import open_tokenizer
 from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.base import FileInfo
@@ -176,7 +176,7 @@ class Counted:
 
 def test_each_row_group_of_tokens_is_read_once(folder: Path) -> None:
     options = LoaderOptions(seq_len=8, lanes=2, column="tokens")
-    config = config_of(open_run(str(folder), options), None)
+    config = open_run(str(folder), options).config_of("")
     counted = Counted(LocalStorage([str(folder)]))
     pieces = [piece("a.parquet", 1, 3, 0, 1), piece("b/c.parquet", 0, 3, 0, 1), piece("a.parquet", 1, 9, 0, 2)]
     tokens_of(replace(config, storage=counted), pieces)  # type: ignore[arg-type]
