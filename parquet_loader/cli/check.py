@@ -20,7 +20,7 @@ from .sets import sets_of
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Reads every byte of sets, on all cores, and lists all that is wrong: damage,
+Reads every byte of sets, on all cores, and lists what is wrong: damage,
 counts and statistics that are not true, ids out of range, documents without EOS;
 and documents that are the same as another. Each folder or URL is a set, and files
 are one set together. A check may be interrupted, and goes on where it was; what it
@@ -136,7 +136,7 @@ def _sets(given: argparse.Namespace) -> int:
             {"sets": [{"name": name, "ok": report.ok, "report": report} for name, report in found], "errors": errors}
         )
     elif found:
-        say("\n\n".join("\n".join(_section(name, report)) for name, report in found))
+        say("\n\n".join("\n".join(_section(name, report, not given.column_only)) for name, report in found))
     for told in errors:
         complain(told)
     if errors:
@@ -144,11 +144,11 @@ def _sets(given: argparse.Namespace) -> int:
     return int(not all(report.ok for _, report in found))
 
 
-def _section(name: str, report: CheckReport) -> Iterator[str]:
+def _section(name: str, report: CheckReport, all_columns: bool) -> Iterator[str]:
     faults = len(report.faults)
     yield f"{name}: " + ("nothing is wrong" if report.ok else f"{faults:,} fault{'s' if faults > 1 else ''}")
     yield ""
-    yield table(_facts(report))
+    yield table(_facts(report, all_columns))
     if report.faults:
         yield ""
         yield table(
@@ -168,7 +168,7 @@ def _section(name: str, report: CheckReport) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def _facts(report: CheckReport) -> Iterator[tuple[str, str]]:
+def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
     yield "files", f"{report.files:,}"
     yield (
         "row groups",
@@ -186,7 +186,8 @@ def _facts(report: CheckReport) -> Iterator[tuple[str, str]]:
         of = "" if told.every == 1 else f", of every {told.every}th document by content"
         yield "the same as another", f"{told.documents:,} documents, {told.tokens:,} tokens ({told.share:.2%}){of}"
     yield "read", f"{report.read_bytes:,} bytes"
-    yield "verified", f"column {report.column!r}; of others the page checksums, where there are any"
+    others = "of others the page checksums, where there are any" if all_columns else "others were not read"
+    yield "verified", f"column {report.column!r}; {others}"
 
 
 def _ends(report: CheckReport) -> str:

@@ -167,9 +167,10 @@ def _look_at_rest(storage: Storage, unit: Unit, stop: threading.Event | None) ->
 
 
 def _first_of(damaged: list[DataError]) -> DataError | None:
-    """One error for all of them."""
-    if len(damaged) < 2:
-        return damaged[0] if damaged else None
-    first = damaged[0]
-    problem = f"{first.problem}; {len(damaged) - 1:,} more column chunks beside the tokens have damaged pages"
+    """One error for all of them, which says that it is not of the tokens."""
+    if not damaged:
+        return None
+    first, others = damaged[0], len(damaged) - 1
+    more = f"; {others:,} more column chunks beside the tokens have damaged pages" if others else ""
+    problem = f"column {first.column!r}: {first.problem}{more}"
     return DataError(problem, path=first.path, row_group=first.row_group, column=first.column)

@@ -134,3 +134,11 @@ def test_a_run_and_checkpoints_together_are_refused(
         saved.write_bytes(loader.checkpoint())
     assert main(["check", "--run", str(run), str(saved)]) == 2
     assert f"--run takes a TOML file, {run}, or checkpoints, and not both" in capsys.readouterr().err
+
+
+def test_what_was_left_out_is_not_said_to_be_verified(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, says in ((), "of others the page checksums"), (("--column-only",), "others were not read"):
+        assert main(["check", str(folder), "--cache-dir", str(tmp_path / "cache"), *arguments]) == 0
+        assert says in capsys.readouterr().out

@@ -97,4 +97,5 @@ def test_a_check_tells_of_them(tmp_path: Path) -> None:
         flipped(path, (start + end) // 2)
     (fault,) = check(path.parent, cache_dir=tmp_path / "another").faults
     assert "does not match its checksum" in fault.problem
+    assert fault.problem.startswith("column 'url': page ")
     assert "1 more column chunks beside the tokens have damaged pages" in fault.problem
