@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ..formats.base import Format
 from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
+from .rows import RowLayout
 
 __all__ = ["CAUSES", "Counters", "EngineConfig"]
 
@@ -35,6 +37,7 @@ class EngineConfig:
         requests: row groups read concurrently.
         budget_bytes: the most that is ever held.
         epochs: no more than these are read; None for no end.
+        rows: of a set packed by rows, what they are; else None.
     """
 
     index: DatasetIndex
@@ -52,6 +55,17 @@ class EngineConfig:
     budget_bytes: int
     processes: int = 0
     epochs: int | None = None
+    rows: RowLayout | None = None
+
+    @property
+    def element_dtype(self) -> np.dtype[Any]:
+        """Of what slices hold: tokens, or rows."""
+        return self.held_dtype if self.rows is None else self.rows.dtype
+
+    @property
+    def element_tokens(self) -> int:
+        """How many tokens that is."""
+        return 1 if self.rows is None else self.rows.width
 
 
 @dataclass(slots=True)

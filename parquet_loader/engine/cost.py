@@ -11,7 +11,7 @@ import numpy as np
 from ..blocks import IntArray
 from ..formats.base import CODEC_NAMES, ChunkSize
 from .config import EngineConfig
-from .slices import BAND_TOKENS, MOST_BAND_TOKENS
+from .slices import band_limits
 
 __all__ = [
     "TASK_BYTES",
@@ -66,6 +66,7 @@ def group_costs(
     codec: IntArray,
     inside: IntArray,
     longest: IntArray,
+    pieces: IntArray,
     text: IntArray,
     cuts: IntArray,
 ) -> list[GroupCost]:
@@ -77,6 +78,7 @@ def group_costs(
         codec: their compressions, as the index has them.
         inside: tokens of each that the lanes take.
         longest: those of the largest band that lies in it alone.
+        pieces: the most of them that a band takes.
         text: `text_cost` of the bands that begin in it and go on in others.
         cuts: lane borders that fall in it.
     """
@@ -91,8 +93,10 @@ def group_costs(
     beside = np.greater(size.slots, config.format.one_part_slots()) | (config.processes > 0)
     cutting = text_cost(config, tokens=np.where(beside, longest, 0), documents=documents)
     fetch = size.chunk_bytes + decode + cutting
+    if config.rows is not None:  # they are made of a band's tokens; and one may lie in two parts
+        fetch = fetch + pieces * config.rows.making_bytes + 2 * config.rows.dtype.itemsize
     # Where documents begin is there twice while the bands' are put together.
-    slices = inside * config.held_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES
+    slices = inside * config.element_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES
     return [
         GroupCost(*numbers) for numbers in zip(*(each.tolist() for each in (fetch, decode, text, slices)), strict=True)
     ]
@@ -102,7 +106,7 @@ def text_cost(config: EngineConfig, *, tokens: NumbersT, documents: NumbersT) ->
     """What the text of a band holds until it has been cut. Cutting makes borders, words, a permutation and offsets,
     several of them at the same time.
     """
-    return tokens * config.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+    return tokens * config.element_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
 
 
 def task_bytes(config: EngineConfig, spare_bytes: int, window_bytes: int) -> int:
@@ -190,19 +194,20 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
     window_tokens, window_rows = int(ascending[-window:].sum()), int(most_rows[-window:].sum())
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
     documents = min(window_rows, share) + window + 2 * lanes + 2
-    slices = share * config.held_dtype.itemsize + documents * 2 * _BORDER_BYTES
+    slices = share * config.element_dtype.itemsize + documents * 2 * _BORDER_BYTES
     lane = window_tokens // order.lanes + 1
+    least_band, most_band = band_limits(config.element_tokens)
     across = 0
     if window > 1:
         # The band holds ends of two row groups, and between them as many others as fit into it.
-        band = min(share, max(BAND_TOKENS, lane))
+        band = min(share, max(least_band, lane))
         groups = min(window, 2 + int(np.searchsorted(np.cumsum(ascending), band, side="right")))
         rows = min(int(most_rows[-groups:].sum()), band)
         across = text_cost(config, tokens=band, documents=rows + groups + lanes + 1)
     fetch = 0
     for size in _largest(config):
-        inside = min(size.tokens + size.rows, share)
-        longest = min(inside, max(MOST_BAND_TOKENS, lane))
+        inside = min(size.tokens + size.rows if config.rows is None else size.rows, share)
+        longest = min(inside, max(most_band, lane))
         codecs = np.unique(index.codec)
         of_each = np.ones_like(codecs)
         costs = group_costs(
@@ -211,6 +216,7 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
             codec=codecs,
             inside=inside * of_each,
             longest=longest * of_each,
+            pieces=longest * of_each,
             text=0 * of_each,
             cuts=(lanes + 1) * of_each,
         )
@@ -261,7 +267,10 @@ def _largest(config: EngineConfig) -> list[ChunkSize]:
 
 
 def kept_by_threads(configs: Sequence[EngineConfig]) -> int:
-    """What decoding threads keep from task to task, where they serve several sources."""
-    return max(config.threads for config in configs) * max(
+    """What decoding threads keep from task to task, where they serve several sources; and whoever takes rows, of sets
+    that are packed by rows.
+    """
+    rows = sum((each.last - each.first) * each.rows.dtype.itemsize for each in configs if each.rows is not None)
+    return rows + max(config.threads for config in configs) * max(
         config.format.kept_bytes(int(config.index.slots.max())) for config in configs
     )

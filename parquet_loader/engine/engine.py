@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,17 +33,18 @@ from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
 from .config import CAUSES, Counters, EngineConfig
 from .cost import beyond_bytes, kept_by_threads, reserve_bytes
-from .pack import Packer, Taken, WindowCursor, WindowSlices
+from .pack import Origins, Packer, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Clock, Prefetcher, Task
 from .processes import Helpers
 from .reserve import Reserve
+from .rows import WholeRows
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
 from .work import SourceWork, TaskWork, WindowWork, run_task
 
-__all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Engine", "Lengths", "segments_bytes"]
+__all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Drawn", "Engine", "Lengths", "segments_bytes"]
 
 # From which C on windows are permuted in rows of how many tokens.
 Lengths = Sequence[tuple[int, int]]
@@ -151,7 +153,7 @@ class _ThreadJob(_WindowJob):
         with self._lock:
             text = self._texts.get(number)
             if text is None:
-                text = self._texts[number] = BandText(self.work.bands[number], self.config.held_dtype)
+                text = self._texts[number] = BandText(self.work.bands[number], self.config.element_dtype)
         text.tokens[at : at + len(tokens)] = tokens
         with self._lock:
             text.documents.append(documents)
@@ -195,7 +197,7 @@ class _HelpersJob(_WindowJob):
 
     def begin(self, task: TaskPlan) -> None:
         """See `_WindowJob`. Not when it is admitted: by then whoever asks for tasks may find its window used up."""
-        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_dtype.itemsize
+        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.element_dtype.itemsize
         with self._lock:
             self._counted_bytes += admitted
             if self._segment is not None:
@@ -205,7 +207,7 @@ class _HelpersJob(_WindowJob):
         """The window's segment."""
         with self._lock:
             if self._segment is None:
-                dtype = self.config.held_dtype
+                dtype = self.config.element_dtype
                 size = sum(self._tokens) * dtype.itemsize
                 self._segment, memory = self._helpers.segments.take(size, self._counted_bytes)
                 self._memory = memory.view(dtype)
@@ -256,6 +258,20 @@ class _HelpersJob(_WindowJob):
         memory, self._memory = self._memory, None
         assert memory is not None
         return super().window_slices([*slices, self.work.whole(memory)], blocks)
+
+
+class Drawn(NamedTuple):
+    """Rows of one source.
+
+    Attributes:
+        tokens: shape ``(lanes, seq_len + overlap)``.
+        origins: where documents begin in them.
+        lengths: how many columns of each are tokens, shape ``(lanes,)``, of a set packed by rows; None where all are.
+    """
+
+    tokens: TokenArray
+    origins: Origins | WholeRows
+    lengths: IntArray | None = None
 
 
 class Engine:
@@ -332,10 +348,18 @@ class Engine:
         for name in names:  # before anybody waits: whoever tells of them is not to find a dict that grows
             for cause in CAUSES:
                 counters.waits.setdefault((name, cause), 0.0)
+        self._dtype = dtype
+        self._rows = [source.rows for source in sources]
+        self._units = [source.order.unit for source in sources]
+        # What packers put together of rows, before their ids are a batch's.
+        self._elements: list[TokenArray | None] = [
+            None if source.rows is None else np.empty((source.last - source.first, 1), source.element_dtype)
+            for source in sources
+        ]
         self._packers: list[Packer] | None = [
             Packer(
                 source.last - source.first,
-                dtype,
+                dtype if source.rows is None else source.element_dtype,
                 WindowCursor(
                     _windows_of(self._prefetcher, place, source.order, each),
                     functools.partial(self._prefetcher.ready, place),
@@ -357,11 +381,20 @@ class Engine:
         *,
         ends: IntArray | None = None,
         out: TokenArray | None = None,
-    ) -> tuple[TokenArray, list[Taken]]:
+    ) -> Drawn:
         """A source's rows; see `Packer.rows`."""
         if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
-        return self._packers[source].rows(positions, seq_len, overlap, ends, out)
+        packer, rows = self._packers[source], self._rows[source]
+        if rows is None:
+            tokens, taken = packer.rows(positions, seq_len, overlap, ends, out)
+            return Drawn(tokens, Origins(taken, len(tokens)))
+        begins = positions // seq_len
+        elements, _ = packer.rows(begins, 1, 0, None if ends is None else ends // seq_len, self._elements[source])
+        if out is None:
+            out = np.empty((len(elements), rows.width), self._dtype)
+        lengths = rows.unpacked(elements[:, 0], out, ended=None if ends is None else ends <= positions)
+        return Drawn(out, WholeRows(len(out), lengths), lengths)
 
     def ahead_tokens(self, source: int, positions: IntArray | int) -> int:
         """Tokens of a source that wait here to be taken, of all lanes together.
@@ -373,7 +406,9 @@ class Engine:
         if self._packers is None or self.pid != os.getpid():
             return 0
         spans = [*self._packers[source].spans, *(job.plan.spans for job, _ in self._prefetcher.ahead(source))]
-        return sum(int(np.maximum(0, each.ends - np.maximum(each.begins, positions)).sum()) for each in spans)
+        unit = self._units[source]
+        positions = positions // unit
+        return unit * sum(int(np.maximum(0, each.ends - np.maximum(each.begins, positions)).sum()) for each in spans)
 
     def halt(self) -> None:
         """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""
@@ -452,4 +487,4 @@ def segments_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
 def _window_bytes(config: EngineConfig) -> int:
     """The most bytes of tokens that a window holds."""
     tokens = int(np.sort(config.order.group_tokens)[-config.order.window :].sum())
-    return (tokens * (config.last - config.first) // config.order.lanes + config.last) * config.held_dtype.itemsize
+    return (tokens * (config.last - config.first) // config.order.lanes + config.last) * config.element_dtype.itemsize

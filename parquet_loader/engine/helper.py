@@ -139,7 +139,7 @@ class _Connection:
         place = self._places[request.segment]
         window = place.window = request.window or place.window
         source = self._sources[window.source]
-        results = _Results(window, np.frombuffer(place.memory, source.held_dtype, window.tokens))
+        results = _Results(window, np.frombuffer(place.memory, source.element_dtype, window.tokens))
         tokens = fallbacks = 0
         begun = time.monotonic()
         read_seconds: list[float] = []

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -229,11 +229,11 @@ class Packer:
 
     Args:
         lanes: rows of a batch.
-        dtype: of the rows.
+        dtype: of the rows: tokens, or elements of a set that is packed by rows.
         cursor: where the windows come from.
     """
 
-    def __init__(self, lanes: int, dtype: np.dtype[np.integer], cursor: WindowCursor) -> None:
+    def __init__(self, lanes: int, dtype: np.dtype[Any], cursor: WindowCursor) -> None:
         self._lanes = lanes
         self._dtype = dtype
         self._cursor = cursor

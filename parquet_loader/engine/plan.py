@@ -82,10 +82,11 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
     """
     index, groups = config.index, window.groups
     starts = window.slice_starts(config.order.lanes, config.first, config.last)
-    bands = plan_bands(starts, window.offsets, config.first)
+    bands = plan_bands(starts, window.offsets, config.first, config.element_tokens)
     rows, offsets = index.rows[groups], window.offsets.tolist()
     rows_of = rows.tolist()
     longest, text = [0] * len(groups), [0] * len(groups)  # of bands in a row group, and of those that go on from it
+    pieces = [0] * len(groups)  # of any bands
     texts: dict[Band, int] = {}
     for band in bands:
         taken = {
@@ -94,6 +95,8 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
             if (tokens := min(band.end, offsets[ordinal + 1]) - max(band.begin, offsets[ordinal]))
         }
         first = next(iter(taken))
+        for ordinal, tokens in taken.items():
+            pieces[ordinal] = max(pieces[ordinal], tokens)
         if len(taken) == 1:
             longest[first] = max(longest[first], taken[first])
         else:
@@ -109,6 +112,7 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
         codec=index.codec[groups],
         inside=inside,
         longest=np.array(longest),
+        pieces=np.array(pieces),
         text=np.array(text),
         cuts=np.diff(np.searchsorted(starts, window.offsets)),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,7 @@ from ..order.order import Order, Window
 from ..storage.base import FileInfo, Storage
 from .config import EngineConfig
 from .plan import TaskPlan, WindowPlan
+from .rows import RowLayout, RowPart, RowParts, parts_together
 from .slices import Band, Slices, Spans, cut_band
 
 __all__ = ["FileRead", "Hold", "Results", "SourceWork", "TaskWork", "WindowWork", "read_chunks", "run_task"]
@@ -45,6 +46,12 @@ class SourceWork:
     held_dtype: np.dtype[np.integer]
     bound: int
     eos_id: int | None
+    rows: RowLayout | None
+
+    @property
+    def element_dtype(self) -> np.dtype[Any]:
+        """See `EngineConfig`."""
+        return self.held_dtype if self.rows is None else self.rows.dtype
 
     @classmethod
     def of(cls, config: EngineConfig) -> SourceWork:
@@ -56,6 +63,7 @@ class SourceWork:
             held_dtype=config.held_dtype,
             bound=config.bound,
             eos_id=config.eos_id,
+            rows=config.rows,
         )
 
 
@@ -275,48 +283,65 @@ class _Run:
             )
             if part is not None:
                 # What lies between a task's row groups in the window has no tokens.
-                self._cut_from(part, task.origins[0])
+                whole = part if source.rows is None else parts_together(source.rows, part, task.chunks)
+                self._cut_from(whole, task.origins[0])
                 return self._tokens(part), 0
         tokens = fallbacks = 0
         for raw, chunk, origin, decode_bytes in zip(raws, task.chunks, task.origins, task.decode_bytes, strict=True):
             opened = source.format.open(raw, chunk)
             cost = opened.cost_bytes(dtype=source.held_dtype, eos=source.eos_id is not None)
+            first, last = int(starts[0]) - origin, int(starts[-1]) - origin
+            rows: RowParts | None = None
+            if source.rows is not None:
+                rows = RowParts(source.rows, chunk)
+                first, last = source.rows.tokens_of(chunk, first, last)
             parts = opened.parts(
-                dtype=source.held_dtype,
-                bound=source.bound,
-                eos_id=source.eos_id,
-                first=int(starts[0]) - origin,
-                last=int(starts[-1]) - origin,
+                dtype=source.held_dtype, bound=source.bound, eos_id=source.eos_id, first=first, last=last
             )
             with self.hold(cost - decode_bytes, chunk):
                 for part in parts:
                     tokens += self._tokens(part)
-                    self._cut_from(part, origin + part.begin)
+                    if rows is None:
+                        self._cut_from(part, origin + part.begin)
+                    else:
+                        self._cut_rows(rows.of(part), origin)
                     del part  # not to be held while the next one is decoded
+                if rows is not None:
+                    self._cut_rows(rows.rest(), origin)
             fallbacks += bool(opened.fallback)
-            del opened, parts
+            del opened, parts, rows
         return tokens, fallbacks
 
     def _tokens(self, part: TokenPart) -> int:
         """How many there are, without EOS."""
         return len(part.tokens) - (len(part.starts) if self.source.eos_id is not None else 0)
 
-    def _cut_from(self, part: TokenPart, begin: int) -> None:
+    def _cut_rows(self, parts: Iterator[RowPart], origin: int) -> None:
+        for part in parts:
+            self._cut_from(part, origin + part.begin)
+
+    def _cut_from(self, part: TokenPart | RowPart, begin: int) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""
-        end = begin + len(part.tokens)
-        starts = part.starts
-        if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
-            starts = starts[np.append(starts[1:] != starts[:-1], True)]
+        end = begin + len(part)
+        if isinstance(part, TokenPart):
+            starts = part.starts
+            if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
+                starts = starts[np.append(starts[1:] != starts[:-1], True)]
         bands, order = self.window.bands, self.source.order
         # Bands follow each other: those that end behind the part's beginning and begin before its end.
         first_band = bisect.bisect_right(bands, begin, key=lambda band: band.end)
         for number in range(first_band, bisect.bisect_left(bands, end, key=lambda band: band.begin)):
             band = bands[number]
             low, high = max(band.begin, begin), min(band.end, end)
-            tokens = part.tokens[low - begin : high - begin]
-            # A document that begins at the very end of the part is empty so far, and of whatever comes next.
-            first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
-            documents = starts[first:last] + (begin - band.begin)
+            if isinstance(part, TokenPart):
+                tokens = part.tokens[low - begin : high - begin]
+                # A document that begins at the very end of the part is empty so far, and of whatever comes next.
+                first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
+                documents = starts[first:last] + (begin - band.begin)
+            else:
+                assert self.source.rows is not None
+                tokens = self.source.rows.elements(part.tokens, part.offsets[low - begin : high - begin + 1])
+                documents = np.arange(low, high) - band.begin
             if high - low == band.end - band.begin:
                 self.results.keep(number, self.window.cut(order, band, tokens, documents))
             else:
