@@ -18,11 +18,11 @@ from .engine.processes import check_storage
 from .engine.rows import RowLayout
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES
-from .formats.parquet import PARQUET
-from .index.build import index_storage
+from .formats.known import format_named
+from .index.build import index_storage, raw_dtype_of
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
-from .options import IndexLike, LoaderOptions, check_packing, check_type, integer, spare_cores
+from .options import DType, IndexLike, LoaderOptions, check_packing, check_type, file_format, integer, spare_cores
 from .order.order import Order, lane_range
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
@@ -44,13 +44,14 @@ class Component:
     Attributes:
         source: a folder, a file, a glob, a list of them; local or any fsspec URL. The one argument without a name.
         column: the token column.
-        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has, and
-            for nothing where its rows are packed already.
+        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has, or
+            for nothing where ``packing="rows"`` is given here.
         packing, pad_id: ``"rows"`` where its rows are packed already, and what shorter ones are filled up with.
         max_epochs: how often it may be read; None for no end. See ``exhausted`` of `ParquetLoader`.
         window: row groups that are shuffled together.
         storage_options: for the fsspec filesystem of a URL.
         index: a `DatasetIndex` of it, or the path of a saved one.
+        format, raw_dtype: see `ParquetLoader`.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -65,6 +66,8 @@ class Component:
     window: int | None = None
     storage_options: Mapping[str, Any] | None = None
     index: IndexLike | None = None
+    format: Literal["parquet", "arrow", "raw"] | None = None
+    raw_dtype: DType | None = None
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class Component:
         window: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         index: IndexLike | None = None,
+        format: Literal["parquet", "arrow", "raw"] | None = None,
+        raw_dtype: DType | None = None,
     ) -> None:
         if eos_id is not None and eos_id != "loader":
             eos_id = integer("eos_id", eos_id, 0)
@@ -91,6 +96,8 @@ class Component:
             "window": None if window is None else integer("window", window, 1),
             "storage_options": storage_options,
             "index": index,
+            "format": file_format(format),
+            "raw_dtype": raw_dtype_of(raw_dtype),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -179,14 +186,16 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if packing == "rows":
         if eos_id is not None and (part.eos_id != "loader" or part.packing is None):
             raise ConfigError(
-                f"eos_id={eos_id} is appended to documents, and with packing='rows' rows stay as they are stored, with "
-                "the EOS that they hold; leave eos_id out (a Component has its own eos_id and packing)"
+                f"eos_id={eos_id} would be appended to documents, and packing='rows' leaves rows as they are stored, "
+                "with the EOS that they hold; leave eos_id out (in a mixture a Component may have its own packing)"
             )
         eos_id = None
-        if pad_id is not None and pad_id >= options.bound:
-            raise ConfigError(f"pad_id must be an integer in [0, {options.bound - 1}], not {pad_id!r}")
     elif pad_id is not None and (part.pad_id is not None or not mixed):
         raise ConfigError(f"pad_id={pad_id} fills up rows that are packed already; give packing='rows' too")
+    else:
+        pad_id = None
+    if pad_id is not None and pad_id >= options.bound:
+        raise ConfigError(f"pad_id must be an integer in [0, {options.bound - 1}], not {pad_id!r}")
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
     dtype, processes = np.dtype(options.dtype), options.processes
@@ -195,31 +204,44 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     storage_options = part.storage_options
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
         storage_options = options.storage_options
-    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds)
+    kind = part.format if part.format is not None else options.format
+    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds, kind=kind)
     if processes:
         check_storage(storage, processes)
     if part.index is None:
-        index = index_storage(storage, column=column, cache_dir=options.cache_dir, budget_bytes=options.budget_bytes)
+        index = index_storage(
+            storage,
+            column=column,
+            cache_dir=options.cache_dir,
+            budget_bytes=options.budget_bytes,
+            format=kind,
+            raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
+        )
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
-        storage = PinnedStorage(storage, index, PARQUET, saved)
+        storage = PinnedStorage(storage, index, format_named(index.format), saved)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
     threads = threads or _worthwhile_threads(index)
     rows = None
-    held_dtype = _held_dtype(index, dtype, options.bound, pad_id if packing == "rows" else eos_id)
-    group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
+    held_dtype = _held_dtype(index, dtype, options.bound, eos_id if pad_id is None else pad_id)
+    appends_eos = eos_id is not None and not index.is_stream
+    group_tokens = index.tokens + index.rows if appends_eos else index.tokens
     if packing == "rows":
+        if index.is_stream:
+            raise ConfigError(
+                "packing='rows' needs rows that are stored one by one, and this set is a stream of ids; pack it by tokens"
+            )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)
         group_tokens = index.rows
     total = int(group_tokens.sum()) * (1 if rows is None else rows.width)
-    if not total or (eos_id is None and not index.tokens.any()):
+    if not total or (not appends_eos and not index.tokens.any()):
         shown = storage.identity.replace("\n", ", ")
         raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
     window = part.window if part.window is not None else options.window
@@ -228,7 +250,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     return OpenSet(
         config=EngineConfig(
             index=index,
-            format=PARQUET,
+            format=format_named(index.format),
             storage=storage,
             order=Order(
                 group_tokens=group_tokens,
@@ -282,7 +304,8 @@ def _check_rows(index: DatasetIndex, rows: RowLayout) -> None:
 
 def _worthwhile_threads(index: DatasetIndex) -> int:
     """Several only where decompression, which needs no Python, is most of the work: of zstd, gzip, brotli."""
-    slow = np.array([PARQUET.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
+    file_format = format_named(index.format)
+    slow = np.array([file_format.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
 
 

@@ -46,6 +46,7 @@ class SourceWork:
     held_dtype: np.dtype[np.integer]
     bound: int
     eos_id: int | None
+    appends_eos: bool
     rows: RowLayout | None
 
     @property
@@ -63,6 +64,7 @@ class SourceWork:
             held_dtype=config.held_dtype,
             bound=config.bound,
             eos_id=config.eos_id,
+            appends_eos=config.appends_eos,
             rows=config.rows,
         )
 
@@ -176,18 +178,21 @@ class TaskWork(NamedTuple):
         chunks: of each row group, in the order of the window.
         origins: where each begins in the window.
         decode_bytes: what is held for decoding each.
+        besides: the reads of what decoding each needs beside its chunk; empty where that is nothing for any.
     """
 
     reads: tuple[FileRead, ...]
     chunks: tuple[ColumnChunk, ...]
     origins: tuple[int, ...]
     decode_bytes: tuple[int, ...]
+    besides: tuple[tuple[FileRead, ...], ...] = ()
 
     @classmethod
     def of(cls, index: DatasetIndex, plan: WindowPlan, task: TaskPlan) -> TaskWork:
         """That of a task of a window."""
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
+        chunks = tuple(index.chunks(groups[list(task.ordinals)]))
         return cls(
             reads=tuple(
                 FileRead(
@@ -198,10 +203,21 @@ class TaskWork(NamedTuple):
                 )
                 for read in task.reads
             ),
-            chunks=tuple(index.chunks(groups[list(task.ordinals)])),
+            chunks=chunks,
             origins=tuple(int(offsets[ordinal]) for ordinal in task.ordinals),
             decode_bytes=tuple(plan.costs[ordinal].decode for ordinal in task.ordinals),
+            besides=_besides(index, chunks),
         )
+
+    @property
+    def read_bytes(self) -> int:
+        """What is read for it."""
+        return sum(read.length for reads in (self.reads, *self.besides) for read in reads)
+
+
+def _besides(index: DatasetIndex, chunks: Sequence[ColumnChunk]) -> tuple[tuple[FileRead, ...], ...]:
+    found = tuple(tuple(FileRead(*place, ()) for place in index.beside(chunk)) for chunk in chunks)
+    return found if any(found) else ()
 
 
 class Results(Protocol):
@@ -247,21 +263,24 @@ def run_task(
     Returns:
         (tokens that were decoded, row groups that fell back).
     """
-    raws = read_chunks(source.storage, task, stop)
+    raws, besides = read_chunks(source.storage, task, stop)
     fetched()
     with decoders:
-        return _Run(source, window, task, results, hold).decode(raws)
+        return _Run(source, window, task, results, hold).decode(raws, besides)
 
 
-def read_chunks(storage: Storage, task: TaskWork, stop: threading.Event | None) -> list[memoryview]:
-    """The row groups' bytes."""
+def read_chunks(
+    storage: Storage, task: TaskWork, stop: threading.Event | None
+) -> tuple[list[memoryview], list[list[bytes]]]:
+    """The row groups' bytes, and of each those beside its chunk; no list of those where there are none."""
     raws = [memoryview(b"")] * len(task.chunks)
     for read in task.reads:
         data = memoryview(storage.read(read.file, read.start, read.length, stop))
         for number in read.groups:
             begin = task.chunks[number].start - read.start
             raws[number] = data[begin : begin + task.chunks[number].length]
-    return raws
+    besides = [[storage.read(read.file, read.start, read.length, stop) for read in reads] for reads in task.besides]
+    return raws, besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +293,17 @@ class _Run:
     results: Results
     hold: Hold
 
-    def decode(self, raws: Sequence[memoryview]) -> tuple[int, int]:
+    def decode(self, raws: Sequence[memoryview], besides: Sequence[Sequence[bytes]]) -> tuple[int, int]:
         """Decode row groups and cut from them; see `run_task`."""
         source, task, starts = self.source, self.task, self.window.starts
         if len(raws) > 1:
             part = source.format.decode_together(
-                raws, task.chunks, dtype=source.held_dtype, bound=source.bound, eos_id=source.eos_id
+                raws,
+                task.chunks,
+                dtype=source.held_dtype,
+                bound=source.bound,
+                eos_id=source.eos_id,
+                besides=besides,
             )
             if part is not None:
                 # What lies between a task's row groups in the window has no tokens.
@@ -287,9 +311,10 @@ class _Run:
                 self._cut_from(whole, task.origins[0])
                 return self._tokens(part), 0
         tokens = fallbacks = 0
-        for raw, chunk, origin, decode_bytes in zip(raws, task.chunks, task.origins, task.decode_bytes, strict=True):
-            opened = source.format.open(raw, chunk)
-            cost = opened.cost_bytes(dtype=source.held_dtype, eos=source.eos_id is not None)
+        each = zip(raws, besides or [()] * len(raws), task.chunks, task.origins, task.decode_bytes, strict=True)
+        for raw, beside, chunk, origin, decode_bytes in each:
+            opened = source.format.open(raw, chunk, beside)
+            cost = opened.cost_bytes(dtype=source.held_dtype, eos=source.appends_eos)
             first, last = int(starts[0]) - origin, int(starts[-1]) - origin
             rows: RowParts | None = None
             if source.rows is not None:
@@ -314,7 +339,7 @@ class _Run:
 
     def _tokens(self, part: TokenPart) -> int:
         """How many there are, without EOS."""
-        return len(part.tokens) - (len(part.starts) if self.source.eos_id is not None else 0)
+        return len(part.tokens) - (len(part.starts) if self.source.appends_eos else 0)
 
     def _cut_rows(self, parts: Iterator[RowPart], origin: int) -> None:
         for part in parts:
