@@ -235,7 +235,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if packing == "rows":
         if index.is_stream:
             raise ConfigError(
-                "packing='rows' needs rows that are stored one by one, and this set is a stream of ids; pack it by tokens"
+                "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
             )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)
