@@ -263,7 +263,7 @@ def test_a_run_that_is_killed_and_resumed_on_other_ranks_is_the_one_that_was_not
         killed += batches
     for (expected,), found in zip(whole, killed, strict=True):
         assert np.concatenate([batch.tokens for batch in found]).tolist() == expected.tokens.tolist()
-        assert sum(map(rows_of, found), []) == rows_of(expected)
+        assert [row for batch in found for row in rows_of(batch)] == rows_of(expected)
         assert all(batch.state == expected.state and batch.epoch == expected.epoch for batch in found)
         if expected.sources is not None:
             assert np.concatenate([batch.sources for batch in found]).tolist() == expected.sources.tolist()
@@ -392,9 +392,10 @@ def test_a_row_of_another_length_is_named_where_only_its_data_tells(
     lengths[-1] += [0] * 60 if pad_id is not None else []
     write_set(tmp_path, unique_groups([lengths]), write_batch_size=3, data_page_size=40)
     row = next(place for place, length in enumerate(lengths[-1]) if length > 10 or (length < 10 and pad_id is None))
-    with ParquetLoader(tmp_path, seq_len=10, lanes=1, packing="rows", pad_id=pad_id, shuffle=False) as loader:
-        with pytest.raises(DataError, match=rf"part-000.parquet, row group {groups - 1}, .*row {row} of the row group"):
-            list(loader)
+    where = rf"part-000.parquet, row group {groups - 1}, .*row {row} of the row group"
+    options = dict(seq_len=10, lanes=1, packing="rows", pad_id=pad_id, shuffle=False)
+    with ParquetLoader(tmp_path, **options) as loader, pytest.raises(DataError, match=where):
+        list(loader)
 
 
 @pytest.mark.parametrize(
@@ -467,9 +468,12 @@ def test_a_run_by_tokens_is_not_resumed_by_rows(tmp_path: Path) -> None:
     write_set(tmp_path, unique_groups([[[4] * 6] * 3]))
     with ParquetLoader(tmp_path, seq_len=4, lanes=2) as loader:
         state = next(iter(loader)).state
-    with ParquetLoader(tmp_path, seq_len=4, lanes=2, packing="rows") as other:
-        with pytest.raises(CheckpointMismatchError, match="packing is 'tokens' in the checkpoint and 'rows'"):
-            other.load_state_dict(state)
+    message = "packing is 'tokens' in the checkpoint and 'rows' in this loader"
+    with (
+        ParquetLoader(tmp_path, seq_len=4, lanes=2, packing="rows") as other,
+        pytest.raises(CheckpointMismatchError, match=message),
+    ):
+        other.load_state_dict(state)
 
 
 def test_a_mixture_that_has_drawn_from_packed_rows_keeps_its_seq_len(tmp_path: Path) -> None:
@@ -481,9 +485,9 @@ def test_a_mixture_that_has_drawn_from_packed_rows_keeps_its_seq_len(tmp_path: P
         for _ in range(128):
             batch = next(iter(loader))
     without = {"a": Component(tmp_path / "a", packing="rows", pad_id=0), "b": tmp_path / "b"}
-    with ParquetLoader(without, seq_len=8, **options) as other:
-        with pytest.raises(CheckpointMismatchError, match="'a': seq_len is 4 in the checkpoint and 8"):
-            other.load_state_dict(batch.state)
+    message = "'a': seq_len is 4 in the checkpoint and 8 in this loader"
+    with ParquetLoader(without, seq_len=8, **options) as other, pytest.raises(CheckpointMismatchError, match=message):
+        other.load_state_dict(batch.state)
 
 
 def test_an_index_serves_both_packings(tmp_path: Path) -> None:
