@@ -232,6 +232,11 @@ class Order:
         """The tokens that one epoch advances a run by, over all lanes; padding of rows among them."""
         return self.total * self.unit
 
+    @property
+    def element(self) -> str:
+        """What is dealt out, in words."""
+        return "row" if self.row_tokens else "token"
+
     def stops(self, positions: PositionsT, rows: int, *, seq_len: int, overlap: int) -> PositionsT:
         """The element that some rows from these positions on end before."""
         if self.row_tokens:
