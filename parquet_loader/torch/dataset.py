@@ -61,7 +61,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
     ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
                      compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
-                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with
+                     them themselves, as Hugging Face's do. -100 in padding: of ``packing="rows"``, and what ``epochs``
+                     may end with
     ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
     ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
                      row begins, and rising by one
