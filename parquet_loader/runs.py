@@ -643,7 +643,12 @@ class MixtureRun(Run):
         weights = self._weights(shares)
         opened = set(self.sets)
         for name, _ in weights:
-            self._open(name)
+            former = self._former.get(name)
+            differences = self._open(name).identity.differences(former, name) if former is not None else []
+            if differences:  # it was drawn from before this loader was made, which had no need to look at it then
+                raise CheckpointMismatchError(
+                    "the run has drawn from another source: " + "; ".join(differences) + _ANOTHER_RUN
+                )
         if set(self.sets) != opened:
             self._plan_for(self.plan.schedule)
         self.progress = self.progress.reweighted(weights, self.plan)

@@ -415,3 +415,84 @@ def test_an_index_serves_both_packings(tmp_path: Path) -> None:
     index = build_index(tmp_path)
     with ParquetLoader(tmp_path, index=index, seq_len=2, lanes=2, packing="rows", shuffle=False) as loader:
         assert next(iter(loader)).tokens.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_source_that_comes_back_by_reweight_has_the_rows_that_it_had(tmp_path: Path) -> None:
+    write_set(tmp_path / "a", unique_groups([[[4] * 30] * 3]))
+    write_set(tmp_path / "b", unique_groups([[[50] * 30]]))
+    sources = {"a": Component(tmp_path / "a", packing="rows", pad_id=0), "b": tmp_path / "b"}
+    options = dict(lanes=2, weights={"a": 1, "b": 1})
+    with ParquetLoader(sources, seq_len=4, **options) as loader:
+        for _ in range(64):
+            next(iter(loader))
+        loader.reweight({"b": 1})
+        for _ in range(64):
+            state = next(iter(loader)).state
+    options["weights"] = [(0, {"a": 1, "b": 1}), (512, {"b": 1})]
+    with ParquetLoader({"b": sources["b"]}, seq_len=8, **options) as other:
+        other.load_state_dict(state)  # which is none of `a`, whose rows need not be looked at
+        for _ in range(64):
+            state = next(iter(other)).state
+    options["weights"] = [(0, {"a": 1, "b": 1}), (512, {"b": 1})]
+    with ParquetLoader(sources, seq_len=4, **options) as back:
+        back.load_state_dict(state)
+        back.reweight({"a": 1, "b": 1})
+        for _ in range(64):
+            next(iter(back))
+        assert back.stats()["sources"]["a"]["tokens"] > 64 * 4
+
+
+def test_a_schedule_and_reweight_deal_out_the_rows_of_packed_sources(tmp_path: Path) -> None:
+    groups = unique_groups(row_files(np.random.default_rng(13), 8, shorter=True))
+    write_set(tmp_path / "a", groups)
+    write_set(tmp_path / "b", unique_groups([[[50] * 30]]))
+    sources = {"a": Component(tmp_path / "a", packing="rows", pad_id=PAD), "b": tmp_path / "b"}
+    weights = [(0, {"a": 1, "b": 3}), (64 * 8 * 6, {"a": 3, "b": 1})]
+    with ParquetLoader(sources, seq_len=8, weights=weights, **ORDER) as loader:
+        batches = [next(iter(loader)) for _ in range(128)]
+        loader.reweight({"a": 1})
+        batches += [next(iter(loader)) for _ in range(64)]
+    expected = row_lanes(all_groups(groups), epochs=30, shuffle=True, **ORDER)
+    for lane in range(6):
+        mine = [rows_of(batch)[lane] for batch in batches if batch.sources[lane] == 0]
+        assert len(mine) == 16 + 48 + 64
+        assert mine == expected[lane][: len(mine)]
+
+
+def test_skips_and_earlier_places_of_a_run_are_steps_of_rows(tmp_path: Path) -> None:
+    write_set(tmp_path, unique_groups([[[8] * 40] * 5]))
+    options = dict(seq_len=8, packing="rows", **ORDER)
+    with ParquetLoader(tmp_path, **options) as loader:
+        batches = [next(iter(loader)) for _ in range(50)]
+    with ParquetLoader(tmp_path, **options) as loader:
+        next(iter(loader))
+        loader.skip(30)
+        assert next(iter(loader)).tokens.tolist() == batches[31].tokens.tolist()
+        assert loader.history["skips"] == [{"step": 1, "token": 48, "batches": 30}]
+        loader.load_state_dict(loader.state_at(20 * 8))
+        assert next(iter(loader)).tokens.tolist() == batches[20].tokens.tolist()
+        with pytest.raises(ConfigError, match="no batch begins at position 13; one does at 8 and at 16"):
+            loader.state_at(13)
+    with ParquetLoader(tmp_path, skip_batches=45, **options) as loader:
+        assert next(iter(loader)).tokens.tolist() == batches[45].tokens.tolist()
+
+
+def test_a_source_that_comes_back_by_reweight_with_other_rows_is_refused(tmp_path: Path) -> None:
+    write_set(tmp_path / "a", unique_groups([[[4] * 30] * 3]))
+    write_set(tmp_path / "b", unique_groups([[[50] * 30]]))
+    sources = {"a": Component(tmp_path / "a", packing="rows", pad_id=0), "b": tmp_path / "b"}
+    options = dict(lanes=2, weights={"b": 1})
+    with ParquetLoader(sources, seq_len=4, **options) as loader:
+        for weights in ({"a": 1}, {"b": 1}):
+            for _ in range(64):
+                state = next(iter(loader)).state
+            loader.reweight(weights)
+        for _ in range(64):
+            state = next(iter(loader)).state
+    with ParquetLoader(sources, seq_len=8, **options) as other:
+        other.load_state_dict(state)
+        before = next(iter(other)).state
+        with pytest.raises(CheckpointMismatchError, match="'a': seq_len is 4 in the checkpoint and 8 in this loader"):
+            other.reweight({"a": 1})
+        assert other.state_dict() == before
+        next(iter(other))
