@@ -643,8 +643,8 @@ class MixtureRun(Run):
         weights = self._weights(shares)
         opened = set(self.sets)
         for name, _ in weights:
-            former = self._former.get(name)
-            differences = self._open(name).identity.differences(former, name) if former is not None else []
+            identity, former = self._open(name).identity, self._former.get(name)
+            differences = [] if former is None else identity.differences(former, name)
             if differences:  # it was drawn from before this loader was made, which had no need to look at it then
                 raise CheckpointMismatchError(
                     "the run has drawn from another source: " + "; ".join(differences) + _ANOTHER_RUN
