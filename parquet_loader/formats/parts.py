@@ -6,7 +6,7 @@ from ..blocks import TokenBlock, TokenPart, append_eos
 from ..errors import DataError
 from .base import ColumnChunk
 
-__all__ = ["null_element", "out_of_range", "part_of"]
+__all__ = ["null_element", "out_of_range", "part_of", "what_it_is"]
 
 
 def part_of(begin: int, block: TokenBlock, eos_id: int | None, *, goes_on: bool, complete: bool) -> TokenPart:
@@ -32,3 +32,13 @@ def out_of_range(chunk: ColumnChunk, row: int, token: int, bound: int) -> DataEr
         f"row {row} has token id {token}, outside [0, {bound}); "
         "check vocab_size, dtype, the tokenizer, and whether the file's statistics are true"
     )
+
+
+def what_it_is(head: bytes) -> str | None:
+    """What a file is that is no data at all, and what to do, by how it begins; None where that does not tell."""
+    start = head.lstrip().lower()
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a web page, an error message perhaps: download the file again"
+    if start.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer: fetch the real file with git lfs pull"
+    return None

@@ -11,13 +11,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from ..base import ColumnLayout, Leaf
 
 __all__ = ["Column", "columns_of", "layout_of", "list_size"]
+
+
+class Node(NamedTuple):
+    """Where a field is in a record batch.
+
+    Attributes:
+        number: of its node.
+        buffer: its first buffer, as long as there are no views of strings before it.
+        views: how many columns of such views come before it, each with more buffers in a batch.
+    """
+
+    number: int
+    buffer: int
+    views: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,20 +41,16 @@ class Column:
     Attributes:
         leaf: its name and type, and whether it is a list of integers.
         kind: of the list, see `ColumnLayout.kind`; "" where it is none.
-        parents: (node, place among the buffers) of each struct that it lies in.
-        node: its own.
-        buffer: the first of its own buffers, as long as there are no views of strings before it.
-        views: how many columns of such views come before it, each with more buffers in a batch.
-        encoded: whether it is encoded by a dictionary, or its values are.
+        parents: of each struct that it lies in.
+        own: its own.
+        is_encoded: whether it is a list of integers, and encoded by a dictionary.
     """
 
     leaf: Leaf
     kind: str
-    parents: tuple[tuple[int, int], ...]
-    node: int
-    buffer: int
-    views: int
-    encoded: bool
+    parents: tuple[Node, ...]
+    own: Node
+    is_encoded: bool
 
 
 def list_size(kind: str) -> int:
@@ -55,7 +65,7 @@ def list_size(kind: str) -> int:
 
 def layout_of(column: Column) -> ColumnLayout:
     """How a file stores its tokens."""
-    values = np.dtype(column.leaf.type.to_pandas_dtype()).name
+    values = str(column.leaf.type)  # NumPy's name, as it happens
     return ColumnLayout(
         column=column.leaf.name,
         physical_type=values,
@@ -63,7 +73,6 @@ def layout_of(column: Column) -> ColumnLayout:
         max_definition_level=1 + column.leaf.nullable_element,
         nullable_element=column.leaf.nullable_element,
         kind=column.kind,
-        values=values,
     )
 
 
@@ -82,15 +91,15 @@ class _Walk:
         for field in schema:
             yield from self._field(field.name, field.type, ())
 
-    def _field(self, name: str, kind: pa.DataType, parents: tuple[tuple[int, int], ...]) -> Iterator[Column]:
+    def _field(self, name: str, kind: pa.DataType, parents: tuple[Node, ...]) -> Iterator[Column]:
         kind = _storage(kind)
         if pa.types.is_struct(kind):
-            parents = (*parents, (self._node, self._buffer))
+            parents = (*parents, Node(self._node, self._buffer, self._views))
             self._take(1, 1)
             for field in kind:
                 yield from self._field(f"{name}.{field.name}", field.type, parents)
             return
-        node, buffer, views = self._node, self._buffer, self._views
+        own = Node(self._node, self._buffer, self._views)
         self._skip(kind)
         encoded = pa.types.is_dictionary(kind)
         plain = _storage(kind.value_type) if encoded else kind
@@ -102,14 +111,15 @@ class _Walk:
                 encoded, plain = True, plain.value_type
         integer = pa.types.is_integer(plain)
         leaf = Leaf(
-            number=node,
+            number=own.number,
             name=name,
-            type=plain if form and integer and not encoded else kind,
-            is_tokens=bool(form) and integer,
+            type=plain if integer and form and not encoded else kind,
+            is_tokens=integer and bool(form) and not encoded,
             nullable_element=nullable,
             signed=not integer or pa.types.is_signed_integer(plain),
         )
-        yield Column(leaf=leaf, kind=form, parents=parents, node=node, buffer=buffer, views=views, encoded=encoded)
+        is_encoded = integer and bool(form) and encoded
+        yield Column(leaf=leaf, kind=form, parents=parents, own=own, is_encoded=is_encoded)
 
     def _take(self, nodes: int, buffers: int) -> None:
         self._node += nodes

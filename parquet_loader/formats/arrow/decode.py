@@ -114,12 +114,13 @@ class OpenChunk:
     Args:
         raw: the chunk's bytes, ``chunk.length`` of them.
         chunk: its entry in the index.
+        beside: nothing.
 
     Raises:
         DataError: the buffers are damaged, or are not what the index says.
     """
 
-    def __init__(self, raw: bytes | memoryview, chunk: ColumnChunk) -> None:
+    def __init__(self, raw: bytes | memoryview, chunk: ColumnChunk, beside: Sequence[bytes | memoryview] = ()) -> None:
         if len(raw) != chunk.length:
             raise chunk.error(f"read {len(raw):,} bytes of a record batch's column of {chunk.length:,}")
         self.chunk = chunk
@@ -252,9 +253,9 @@ class OpenChunk:
         at_once = self._is_unpacked_at_once
         if chunk.codec != "UNCOMPRESSED" and at_once and elements > _most_elements(chunk.tokens):
             raise chunk.error(
-                f"has {elements:,} values, compressed, of which its documents are only {chunk.tokens:,}: unpacking them "
-                "would take more memory than tokens account for; write the file anew without compression, or with the "
-                "values of its documents alone"
+                f"has {elements:,} values, compressed, and {chunk.tokens:,} tokens: to unpack all of them takes more "
+                "memory than its tokens account for; write the file anew, without compression or without the values "
+                "that are in no document"
             )
         try:
             values = self._buffer("values", elements * chunk.layout.dtype.itemsize, at_once=at_once)
@@ -373,6 +374,7 @@ def decode_together(
     dtype: np.dtype[np.integer],
     bound: int,
     eos_id: int | None,
+    besides: Sequence[Sequence[bytes | memoryview]] = (),
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
     if any(chunk.slots > TOGETHER_SLOTS for chunk in chunks):
@@ -392,7 +394,11 @@ def decode_together(
     return part_of(0, TokenBlock(tokens, np.concatenate(offsets)), eos_id, goes_on=False, complete=True)
 
 
-def document_lengths(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> IntArray:
+def document_lengths(
+    raws: Sequence[bytes | memoryview],
+    chunks: Sequence[ColumnChunk],
+    eos_id: int | None = None,
+    besides: Sequence[Sequence[bytes | memoryview]] = (),
+) -> list[IntArray]:
     """See `Format.document_lengths`."""
-    none: list[IntArray] = [np.empty(0, np.int64)]
-    return np.concatenate(none + [OpenChunk(raw, chunk).lengths() for raw, chunk in zip(raws, chunks, strict=True)])
+    return [OpenChunk(raw, chunk).lengths() for raw, chunk in zip(raws, chunks, strict=True)]

@@ -1,7 +1,8 @@
 """Where documents lie among a column's values: offsets, sizes and null bits of a record batch.
 
-    list [5 6] null [7]      offsets 0 2 4 5      validity 1 0 1      values 5 6 · · 7         begins 0 · 4   lengths 2 0 1
-    list_view of the same    offsets 3 0 0        sizes 2 0 1         values 7 · · 5 6         begins 3 · 0   lengths 2 0 1
+    [5 6] null [7]
+    list         offsets 0 2 4 5                 validity 1 0 1   values 5 6 · · 7   begins 0 · 4   lengths 2 0 1
+    list_view    offsets 3 0 0   sizes 2 0 1     validity 1 0 1   values 7 · · 5 6   begins 3 · 0   lengths 2 0 1
 
 A null list is an empty document, whatever lies beneath it.
 """
@@ -37,6 +38,9 @@ class DocumentReader:
         presence: bitmaps; a document whose bit is not set in all of them is empty.
         offsets: of the lists; None for lists of a fixed size.
         sizes: of list views.
+
+    Attributes:
+        end: no document that was read goes on behind this place among the values.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class DocumentReader:
         self._presence = presence
         self._offsets, self._sizes = offsets, sizes
         self._row = 0
+        self.end = 0
         self._edge: IntArray = np.empty(0, np.int64)  # the offset where the rows so far end
 
     @property
@@ -60,7 +65,7 @@ class DocumentReader:
         empty one begins means nothing.
 
         Args:
-            rows: how many; a multiple of 8, but for the last ones.
+            rows: how many; one at least, and a multiple of 8, but for the last ones.
 
         Raises:
             DamagedBufferError: they do not lie among the values, or the buffers are damaged.
@@ -77,11 +82,14 @@ class DocumentReader:
                 raise DamagedBufferError(f"has {self._elements:,} values for lists of {self._size:,}")
             begins = np.arange(first, self._row, dtype=np.int64) * self._size
             lengths = np.full(rows, self._size, np.int64)
+        if self._sizes is None:
+            self.end = int(begins[-1] + lengths[-1])
         for bitmap in self._presence:
             present = bits(bitmap.take(first // 8, (self._row + 7) // 8), 0, rows)
             lengths = np.where(present, lengths, 0)
         if self._sizes is not None:
             self._check(begins, lengths, first)
+            self.end = max(self.end, int(np.where(lengths > 0, begins + lengths, 0).max()))
         return begins, lengths
 
     def _numbers(self, source: Bytes | None, first: int, count: int) -> IntArray:

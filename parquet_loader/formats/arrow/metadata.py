@@ -187,7 +187,9 @@ def read_batch(message: Message) -> Batch:
     if compression is not None:
         number, method = compression.byte(0), compression.byte(1)
         if number >= len(_BUFFER_CODECS) or method:
-            raise MetadataError(f"its compression (codec {number}, method {method}) is unknown; write it with lz4, zstd or none")
+            raise MetadataError(
+                f"its compression (codec {number}, method {method}) is unknown; write it with lz4, zstd or none"
+            )
         codec = _BUFFER_CODECS[number]
     batch = Batch(
         rows=header.integer(0, _LONG),
