@@ -128,11 +128,10 @@ class OpenChunk:
         self._raw = memoryview(raw).cast("B")
         self._begins: IntArray | None = None  # of documents among the values, where they are not one after another
         self._first = 0  # of the values that are documents', where they are
+        self._place = dict(zip(PLACES, chunk.places, strict=True))
         if not chunk.layout.max_definition_level:
             self.offsets: IntArray = np.zeros(chunk.rows + 1, np.int64)
             return
-        assert len(chunk.places) == len(PLACES)
-        self._place = dict(zip(PLACES, chunk.places, strict=True))
         try:
             self.offsets = self._documents()
         except DamagedBufferError as problem:
@@ -220,7 +219,7 @@ class OpenChunk:
             # The EOS of the document before is in the part where the next one begins.
             at = begin + each * max(low - 1, 0)
             length = end - begin + each * (high - max(low - 1, 0) - (not complete))
-            if at + length <= first or (last is not None and at >= last):
+            if length and (at + length <= first or (last is not None and at >= last)):
                 continue
             if values is None:
                 values = self._values()
@@ -247,7 +246,7 @@ class OpenChunk:
         Raises:
             DataError: there are more than documents account for, or fewer than there should be.
         """
-        chunk, elements = self.chunk, self._place.get("elements", 0)
+        chunk, elements = self.chunk, self._place["elements"]
         if not chunk.tokens:
             return _Values(Lying(memoryview(b"")), None)
         at_once = self._is_unpacked_at_once
@@ -336,10 +335,11 @@ class OpenChunk:
         raise null_element(self.chunk, row, token - int(self.offsets[row]))
 
     def _check_ids(self, stored: TokenArray, begin: int, bound: int) -> None:
-        """Refuse ids outside ``[0, bound)``; a negative one, read as unsigned, is larger than any bound."""
+        """Refuse ids outside ``[0, bound)``; a negative one, read as unsigned, is larger than all others."""
         unsigned = stored.view(f"u{stored.itemsize}")
-        if len(stored) and int(unsigned.max()) >= bound:
-            at = int((unsigned >= bound).argmax())
+        least = min(bound, int(np.iinfo(stored.dtype).max) + 1)  # that is refused
+        if len(stored) and int(unsigned.max()) >= least:
+            at = int((unsigned >= least).argmax())
             raise out_of_range(self.chunk, self._row_of(begin + at), int(stored[at]), bound)
 
 

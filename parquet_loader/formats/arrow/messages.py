@@ -185,8 +185,6 @@ def _of_stream(file: ArrowFile, begin: int) -> Iterator[Framed]:
 def _of_file(file: ArrowFile) -> Iterator[Framed]:
     """The record batches of a file, by its footer."""
     size = file.size
-    if size < 18 or bytes(file.part(size - 6, 6)) != _MAGIC:
-        raise file.error(f"starts as an Arrow IPC file but has no end ({size:,} bytes): {_CUT}")
     blocks = _blocks(file)
     gaps = np.diff(blocks.begins, append=size).tolist()
     for number, (begin, metadata, body) in enumerate(zip(*(each.tolist() for each in blocks), strict=True)):
@@ -214,8 +212,11 @@ def _far_or_near(stride: int) -> int:
 
 
 def _blocks(file: ArrowFile) -> Blocks:
+    """Where a file's record batches lie."""
     begin = max(0, file.size - _TAIL_BYTES)
     tail = file.part(begin, file.size - begin)
+    if file.size < 18 or bytes(tail[-6:]) != _MAGIC:
+        raise file.error(f"starts as an Arrow IPC file but has no end ({file.size:,} bytes): {_CUT}")
     length = int.from_bytes(tail[-10:-6], "little", signed=True)
     if not 0 < length <= file.size - 18:
         raise file.error(f"claims a footer of {length:,} bytes in {file.size:,}; it is damaged")
