@@ -21,7 +21,7 @@ from .columns import Column, Node, columns_of, layout_of
 from .decode import BUFFERS, PLACES, PRESENCE
 from .documents import OFFSET_BYTES, DocumentReader
 from .messages import ArrowFile, Framed, read_messages
-from .metadata import V4, Batch, MetadataError, read_batch
+from .metadata import V4, Batch, MetadataError, Schema, read_batch
 
 __all__ = ["impossible", "read_entry"]
 
@@ -36,19 +36,18 @@ def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: C
     """See `EntryReader.read`."""
     arrow_file = ArrowFile(storage, file)
     schema, batches = read_messages(arrow_file)
-    if schema.message.is_big_endian:
+    if schema.is_big_endian:
         raise arrow_file.error("is written with big-endian numbers, which are not read; write it on another machine")
     try:
-        columns = _columns_of(bytes(schema.data))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
-        raise arrow_file.error(f"its schema cannot be read ({problem})") from problem
+        columns = _columns_of(schema)
+    except (MetadataError, UnicodeDecodeError) as problem:
+        raise arrow_file.error(str(problem)) from problem
     return _Entry(arrow_file, columns, column, counting).read(batches)
 
 
 @functools.lru_cache(maxsize=8)  # the files of a set mostly have the same
-def _columns_of(schema: bytes) -> tuple[Column, ...]:
-    framed = b"\xff\xff\xff\xff" + len(schema).to_bytes(4, "little") + schema
-    return columns_of(pa.ipc.read_schema(pa.py_buffer(framed)))
+def _columns_of(schema: Schema) -> tuple[Column, ...]:
+    return columns_of(schema.read())
 
 
 class _Entry:

@@ -20,7 +20,17 @@ import numpy as np
 from ...errors import DataError
 from ...storage.base import FileInfo, Storage
 from ..parts import what_it_is
-from .metadata import DICTIONARY_BATCH, RECORD_BATCH, SCHEMA, Blocks, Message, MetadataError, read_blocks, read_message
+from .metadata import (
+    DICTIONARY_BATCH,
+    RECORD_BATCH,
+    SCHEMA,
+    Blocks,
+    Message,
+    MetadataError,
+    Schema,
+    read_blocks,
+    read_message,
+)
 
 __all__ = ["ArrowFile", "Framed", "read_messages"]
 
@@ -90,23 +100,29 @@ class Framed(NamedTuple):
         return self.body + self.message.body_bytes
 
 
-def read_messages(file: ArrowFile) -> tuple[Framed, Iterator[Framed]]:
+def read_messages(file: ArrowFile) -> tuple[Schema, Iterator[Framed]]:
     """The schema of a file, and its record batches.
 
     Raises:
         DataError: it is no such file, or is damaged.
     """
     head = bytes(file.ahead(0, min(file.size, 8), _AHEAD_BYTES))
-    is_file = head.startswith(_MAGIC)
-    if not is_file and not _may_be_stream(head, file.size):
+    if head.startswith(_MAGIC):
+        footer = _footer(file)
+        try:
+            schema = Schema.of_footer(footer)
+            return schema, _of_file(file, read_blocks(footer))
+        except MetadataError as problem:
+            raise file.error(f"its footer cannot be read ({problem}); it is damaged") from problem
+    if not _may_be_stream(head, file.size):
         raise _not_arrow(file)
     try:
-        schema = _framed_at(file, 8 if is_file else 0, _AHEAD_BYTES)
+        first = _framed_at(file, 0, _AHEAD_BYTES)
     except MetadataError as problem:
         raise _not_arrow(file, f"its first message cannot be read ({problem})") from problem
-    if schema is None or schema.message.kind != SCHEMA:
+    if first is None or first.message.kind != SCHEMA:
         raise _not_arrow(file, "its first message is no schema")
-    return schema, _of_file(file) if is_file else _of_stream(file, schema.end)
+    return Schema.of_message(first.data, first.message), _of_stream(file, first.end)
 
 
 def _may_be_stream(head: bytes, size: int) -> bool:
@@ -182,10 +198,9 @@ def _of_stream(file: ArrowFile, begin: int) -> Iterator[Framed]:
         begin = framed.end
 
 
-def _of_file(file: ArrowFile) -> Iterator[Framed]:
+def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:
     """The record batches of a file, by its footer."""
     size = file.size
-    blocks = _blocks(file)
     gaps = np.diff(blocks.begins, append=size).tolist()
     for number, (begin, metadata, body) in enumerate(zip(*(each.tolist() for each in blocks), strict=True)):
         inside = 8 <= begin <= size and 8 <= metadata <= size and 0 <= body <= size - begin - metadata
@@ -211,8 +226,7 @@ def _far_or_near(stride: int) -> int:
     return _FAR_AHEAD_BYTES if 0 <= stride <= _SMALL_BYTES else _AHEAD_BYTES
 
 
-def _blocks(file: ArrowFile) -> Blocks:
-    """Where a file's record batches lie."""
+def _footer(file: ArrowFile) -> memoryview:
     begin = max(0, file.size - _TAIL_BYTES)
     tail = file.part(begin, file.size - begin)
     if file.size < 18 or bytes(tail[-6:]) != _MAGIC:
@@ -220,8 +234,4 @@ def _blocks(file: ArrowFile) -> Blocks:
     length = int.from_bytes(tail[-10:-6], "little", signed=True)
     if not 0 < length <= file.size - 18:
         raise file.error(f"claims a footer of {length:,} bytes in {file.size:,}; it is damaged")
-    footer = tail[-10 - length : -10] if length + 10 <= len(tail) else file.part(file.size - 10 - length, length)
-    try:
-        return read_blocks(footer)
-    except MetadataError as problem:
-        raise file.error(f"its footer cannot be read ({problem}); it is damaged") from problem
+    return tail[-10 - length : -10] if length + 10 <= len(tail) else file.part(file.size - 10 - length, length)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from ...blocks import IntArray
 
@@ -33,6 +34,7 @@ __all__ = [
     "Blocks",
     "Message",
     "MetadataError",
+    "Schema",
     "read_batch",
     "read_blocks",
     "read_message",
@@ -131,11 +133,6 @@ class Message(NamedTuple):
     body_bytes: int
     header: _Table
 
-    @property
-    def is_big_endian(self) -> bool:
-        """Of a schema, whether its numbers are."""
-        return self.header.integer(0, _SHORT) != 0
-
 
 def read_message(data: memoryview) -> Message:
     """The message of a flatbuffer.
@@ -153,6 +150,50 @@ def read_message(data: memoryview) -> Message:
     if message.body_bytes < 0:
         raise MetadataError(f"a message has a body of {message.body_bytes:,} bytes")
     return message
+
+
+class Schema(NamedTuple):
+    """A schema.
+
+    Attributes:
+        is_big_endian: whether numbers are.
+        framed: what pyarrow reads it from: a message, or a file without record batches.
+    """
+
+    is_big_endian: bool
+    framed: bytes
+
+    @classmethod
+    def of_message(cls, data: memoryview, message: Message) -> Schema:
+        """That of a stream's first message, whose flatbuffer is ``data``."""
+        framed = b"\xff\xff\xff\xff" + len(data).to_bytes(4, "little") + bytes(data)
+        return cls(message.header.integer(0, _SHORT) != 0, framed)
+
+    @classmethod
+    def of_footer(cls, footer: memoryview) -> Schema:
+        """That of a file. The message that is in its place after the magic number is not framed by all writers.
+
+        Raises:
+            MetadataError: it is no footer.
+        """
+        schema = _Table.root(footer).table(1)
+        if schema is None:
+            raise MetadataError("it has no schema")
+        framed = b"ARROW1\0\0" + bytes(footer) + len(footer).to_bytes(4, "little") + b"ARROW1"
+        return cls(schema.integer(0, _SHORT) != 0, framed)
+
+    def read(self) -> pa.Schema:
+        """The schema, as pyarrow has it.
+
+        Raises:
+            MetadataError: it is damaged.
+        """
+        framed = pa.py_buffer(self.framed)
+        try:
+            is_file = self.framed.startswith(b"ARROW1")
+            return pa.ipc.open_file(framed).schema if is_file else pa.ipc.read_schema(framed)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
+            raise MetadataError(f"its schema cannot be read ({problem})") from problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
