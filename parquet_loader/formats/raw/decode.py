@@ -16,7 +16,7 @@ import numpy as np
 
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
 from ...errors import DataError
-from ..base import ChunkSize, ColumnChunk, Numbers, chosen, larger, smaller
+from ..base import ChunkSize, ColumnChunk, Numbers, chosen, smaller
 from .entries import GROUP_TOKENS, MOST_SEQUENCES, idx_of
 
 __all__ = [
@@ -264,6 +264,6 @@ def _check(tokens: TokenArray, bound: int | None, chunk: ColumnChunk, begin: int
         return
     at = int((unsigned >= bound).argmax())
     raise chunk.error(
-        f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {bound}); check vocab_size, dtype, raw_dtype "
-        "and the tokenizer"
+        f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {bound}); check vocab_size, dtype, "
+        "raw_dtype and the tokenizer"
     )

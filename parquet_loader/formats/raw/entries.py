@@ -16,6 +16,7 @@ import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -38,6 +39,7 @@ DEFAULT_COLUMN = "tokens"  # what ids without a name are called
 _LONGEST_META = 64 << 20
 _NAMES = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
 _CODEC = CODEC_NAMES.index("UNCOMPRESSED")
+_NO_PAGES = (-1, 0, _CODEC)
 
 
 def stored_dtype(name: str) -> np.dtype[np.integer] | None:
@@ -112,7 +114,7 @@ class RawReader:
                 self._kinds[file.path] = _Kind()
                 streams.append(file.path)
         if indexed and (streams or told):
-            other = streams[0] if streams else posixpath.join(sorted(told)[0], "meta.json")
+            other = streams[0] if streams else posixpath.join(min(told), "meta.json")
             raise ConfigError(
                 f"{storage.root} holds files of Megatron's, such as {indexed[0]} with its index, and others, such as "
                 f"{other}, whose documents no index tells: name those of one kind, or load them as sources of a mixture"
@@ -190,8 +192,8 @@ class RawReader:
         groups.close()
         if groups.tokens * head.dtype.itemsize != file.size:
             raise DataError(
-                f"its documents hold {groups.tokens:,} ids of {head.dtype}, and {file.path} has {file.size:,} bytes. The "
-                "two do not belong together, or one is damaged or cut short.",
+                f"its documents hold {groups.tokens:,} ids of {head.dtype}, and {file.path} has {file.size:,} bytes. "
+                "The two do not belong together, or one is damaged or cut short.",
                 path=index.path,
             )
         return _entry(column, "documents", head.dtype, groups.found)
@@ -283,7 +285,7 @@ def _stream_groups(head: Head) -> list[_Group]:
             tokens=end - begin,
             start=head.start + begin * head.dtype.itemsize,
         )
-        for begin, end in zip(borders[:-1], borders[1:], strict=True)
+        for begin, end in pairwise(borders)
     ]
 
 
@@ -355,8 +357,16 @@ def _entry(column: str, kind: str, dtype: np.dtype[np.integer], groups: Iterable
         kind=kind,
     )
     rows = [
-        (number, each.rows, each.slots, each.tokens, -1, 0, each.start, each.tokens * dtype.itemsize, -1, 0, _CODEC)
-        + each.places
+        (
+            number,
+            *(each.rows, each.slots, each.tokens),
+            -1,
+            0,
+            each.start,
+            each.tokens * dtype.itemsize,
+            *_NO_PAGES,
+            *each.places,
+        )
         for number, each in enumerate(groups)
     ]
     numbers = np.array(rows, np.int64).reshape(-1, len(ENTRY_ARRAYS) + 3).T

@@ -90,7 +90,7 @@ def npy_head(raw: bytes, size: int, path: str) -> Head:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
         if read is None:
-            raise ValueError(f"version {version[0]}.{version[1]}, which has fields with names")
+            raise ValueError(f"version {version[0]}.{version[1]}, which has fields with names")  # noqa: TRY301
         shape, is_fortran, dtype = read(stream)
     except Exception as error:  # whatever parsing what is no header may raise
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
