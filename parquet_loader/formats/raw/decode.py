@@ -54,11 +54,11 @@ def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool)
     them. Which of them are EOS takes a byte each. Megatron's lengths are read, and documents' places made of them.
     """
     part = smaller(size.tokens, _MOST_PART)
-    cast = chosen(size.itemsize == dtype.itemsize, 0 * part, part * dtype.itemsize)
+    cast = part * dtype.itemsize
+    cast = chosen(size.itemsize == dtype.itemsize, cast - cast, cast)
     listed = 48 * (size.rows + 1) + 20 * smaller(size.tokens + size.rows, MOST_SEQUENCES)
-    if eos:
-        return cast + (part + size.rows) * dtype.itemsize + listed + 24 * (size.rows + 1) + _OBJECTS_BYTES
-    return cast + part + listed + _OBJECTS_BYTES
+    joined = (part + size.rows) * dtype.itemsize + 24 * (size.rows + 1)
+    return chosen(eos, cast + joined + listed + _OBJECTS_BYTES, cast + part + listed + _OBJECTS_BYTES)
 
 
 def kept_bytes(most_slots: int) -> int:

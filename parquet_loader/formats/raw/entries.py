@@ -273,6 +273,11 @@ class _Group:
     start: int
     places: tuple[int, int, int] = (-1, 0, -1)
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Its first numbers in an entry."""
+        return self.rows, self.slots, self.tokens
+
 
 def _stream_groups(head: Head) -> list[_Group]:
     """Stretches of a stream; the last one may be smaller by half, or as much larger."""
