@@ -165,9 +165,7 @@ class _Documents(NamedTuple):
     number: IntArray
 
 
-def _documents(
-    window: Window, lows: IntArray, highs: IntArray, known: KnownLengths
-) -> tuple[IntArray, _Documents]:
+def _documents(window: Window, lows: IntArray, highs: IntArray, known: KnownLengths) -> tuple[IntArray, _Documents]:
     """The row groups of a window that hold its tokens ``[low, high)`` of any stretch, and their documents."""
     some = highs > lows
     borders = np.zeros(len(window.offsets), np.int64)

@@ -309,10 +309,12 @@ class _Groups:
         self._documents = self._sequences = 0  # that came
         self._begin = (0, 0, 0)  # documents, sequences and tokens before the row group that is open
         self._is_plain = True  # whether each of its documents is a sequence
+        self._empty = 0  # of its documents
 
     def add(self, ends: IntArray, tokens: IntArray) -> None:
         """Documents that follow: where they end among sequences, and among tokens, shape ``(documents,)``."""
         plain = np.diff(ends, prepend=self._sequences) == 1
+        empty = np.diff(tokens, prepend=self.tokens) == 0
         at = 0
         while at < len(ends):
             documents, sequences, first = self._begin
@@ -323,6 +325,7 @@ class _Groups:
                 stop = max(stop, at + 1)
             if stop > at:
                 self._is_plain &= bool(plain[at:stop].all())
+                self._empty += int(np.count_nonzero(empty[at:stop]))
                 self._documents += stop - at
                 self._sequences, self.tokens = int(ends[stop - 1]), int(tokens[stop - 1])
                 at = stop
@@ -339,7 +342,7 @@ class _Groups:
         self.found.append(
             _Group(
                 rows=rows,
-                slots=tokens + rows,
+                slots=tokens + self._empty,
                 tokens=tokens,
                 start=first * head.dtype.itemsize,
                 places=(
@@ -349,7 +352,8 @@ class _Groups:
                 ),
             )
         )
-        self._begin, self._is_plain = (self._documents, self._sequences, self.tokens), True
+        self._begin = self._documents, self._sequences, self.tokens
+        self._is_plain, self._empty = True, 0
 
 
 def _entry(column: str, kind: str, dtype: np.dtype[np.integer], groups: Iterable[_Group]) -> FileEntry:
