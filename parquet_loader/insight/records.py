@@ -213,8 +213,8 @@ def _columns_there(
     """See `columns_of`; beside it the columns that some file has, and of those that some file lacks the reason."""
     if index.format == "raw":
         raise ConfigError(
-            f"raw files hold ids alone, and no column {', '.join(map(repr, columns))}; nor do rows of other files belong "
-            "to their documents"
+            f"raw files hold ids alone, and no column {', '.join(map(repr, columns))}; nor do rows of other files "
+            "belong to their documents"
         )
     wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of a file (the place, its row)
     for at, place in enumerate(places):
