@@ -115,7 +115,7 @@ class OpenChunk:
                 # The EOS of a document that goes on is in the part with the next document's beginning.
                 begin += each * (begun - bool(low))
                 count += each * (len(documents) - (high < len(tokens)) + bool(low))
-            if begin + count <= first or (last is not None and begin >= last):
+            if (count and begin + count <= first) or (last is not None and begin >= last):
                 continue
             piece = tokens[low:high]
             _check(piece, bound, self.chunk, low)
