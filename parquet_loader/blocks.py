@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = [
+    "AnyArray",
     "IntArray",
     "TokenArray",
     "TokenBlock",
@@ -24,6 +25,7 @@ __all__ = [
     "pooled",
 ]
 
+AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[np.integer]
 

@@ -70,6 +70,7 @@ class DatasetIndex:
         codec: the compression, a place in the sorted names of `CODECS`.
         root: where the files lay over a network, which is the same place for everybody; "" where they did not, None
             where that is not known.
+        aligned: of columns whose values go with the tokens, as many in each document: indexes of the same row groups.
     """
 
     files: tuple[FileInfo, ...]
@@ -89,6 +90,7 @@ class DatasetIndex:
     data_offset: IntArray
     codec: IntArray
     root: str | None = None
+    aligned: tuple[DatasetIndex, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("file_layout", *ARRAYS):
