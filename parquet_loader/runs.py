@@ -351,7 +351,7 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         (tokens, *values), taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
-        aligned = {plane.column: each for plane, each in zip(config.aligned, values, strict=True)}
+        aligned = {plane.column: each for plane, each in zip(config.aligned, values, strict=True)} if values else {}
         step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
         return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths, aligned=aligned)

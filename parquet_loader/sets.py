@@ -14,14 +14,26 @@ import numpy as np
 
 from .checkpoint import SetIdentity
 from .engine.config import EngineConfig
+from .engine.planes import Plane, common_dtype, holds
 from .engine.processes import check_storage
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES
-from .formats.parquet import PARQUET
-from .index.build import index_storage
+from .formats.known import format_named
+from .index.build import index_storage, raw_dtype_of
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
-from .options import IndexLike, LoaderOptions, check_type, integer, spare_cores
+from .options import (
+    Aligned,
+    DType,
+    IndexLike,
+    LoaderOptions,
+    aligned_columns,
+    check_type,
+    file_format,
+    fill_values,
+    integer,
+    spare_cores,
+)
 from .order.order import Order, lane_range
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
@@ -48,6 +60,10 @@ class Component:
         window: row groups that are shuffled together.
         storage_options: for the fsspec filesystem of a URL.
         index: a `DatasetIndex` of it, or the path of a saved one.
+        format, raw_dtype: see `ParquetLoader`.
+        aligned: the columns that go with the tokens, and their values at EOS; see `ParquetLoader`.
+        fill: what goes where this source has no such column, by name: a number, or ``"tokens"`` for the tokens
+            themselves. Columns that are named here are not read.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -60,6 +76,10 @@ class Component:
     window: int | None = None
     storage_options: Mapping[str, Any] | None = None
     index: IndexLike | None = None
+    format: Literal["parquet", "arrow", "raw"] | None = None
+    raw_dtype: DType | None = None
+    aligned: Aligned | None = None
+    fill: Mapping[str, float | str] | None = None
 
     def __init__(
         self,
@@ -71,6 +91,10 @@ class Component:
         window: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         index: IndexLike | None = None,
+        format: Literal["parquet", "arrow", "raw"] | None = None,
+        raw_dtype: DType | None = None,
+        aligned: Aligned | None = None,
+        fill: Mapping[str, float | str] | None = None,
     ) -> None:
         if eos_id is not None and eos_id != "loader":
             eos_id = integer("eos_id", eos_id, 0)
@@ -82,6 +106,10 @@ class Component:
             "window": None if window is None else integer("window", window, 1),
             "storage_options": storage_options,
             "index": index,
+            "format": file_format(format),
+            "raw_dtype": raw_dtype_of(raw_dtype),
+            "aligned": None if aligned is None else aligned_columns(aligned),
+            "fill": None if fill is None else fill_values(fill),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -163,24 +191,38 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     storage_options = part.storage_options
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
         storage_options = options.storage_options
-    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds)
+    kind = part.format if part.format is not None else options.format
+    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds, kind=kind)
     if processes:
         check_storage(storage, processes)
+    fills = fill_values(part.fill or {})
+    aligned = aligned_columns(options.aligned if part.aligned is None else part.aligned)
+    aligned = {name: at_eos for name, at_eos in aligned.items() if name not in fills}
     if part.index is None:
-        index = index_storage(storage, column=column, cache_dir=options.cache_dir, budget_bytes=options.budget_bytes)
+        index = index_storage(
+            storage,
+            column=column,
+            cache_dir=options.cache_dir,
+            budget_bytes=options.budget_bytes,
+            format=kind,
+            raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
+            aligned=tuple(aligned),
+        )
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
-        storage = PinnedStorage(storage, index, PARQUET, saved)
+        index = _with_aligned(index, tuple(aligned))
+        storage = PinnedStorage(storage, index, format_named(index.format), saved)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
     threads = threads or _worthwhile_threads(index)
     held_dtype = _held_dtype(index, dtype, options.bound, eos_id)
-    group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
+    appends_eos = eos_id is not None and not index.is_stream
+    group_tokens = index.tokens + index.rows if appends_eos else index.tokens
     total = int(group_tokens.sum())
     if not total:
         shown = storage.identity.replace("\n", ", ")
@@ -191,7 +233,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     return OpenSet(
         config=EngineConfig(
             index=index,
-            format=PARQUET,
+            format=format_named(index.format),
             storage=storage,
             order=Order(
                 group_tokens=group_tokens,
@@ -211,15 +253,66 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             budget_bytes=options.budget_bytes,
             processes=processes,
             epochs=options.epochs,
+            aligned=tuple(_plane(each, aligned[each.column], appends_eos=appends_eos) for each in index.aligned),
+            fills=fills,
         ),
         window_given=window is not None,
         max_epochs=part.max_epochs,
     )
 
 
+def _with_aligned(index: DatasetIndex, names: tuple[str, ...]) -> DatasetIndex:
+    """An index that was given, with the aligned columns that are asked for and no others."""
+    there = {each.column: each for each in index.aligned}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise ConfigError(
+            f"the index has no aligned column {missing[0]!r}: build it with build_index(source, "
+            f"column={index.column!r}, aligned={list(names)!r})"
+        )
+    return index if tuple(there) == names else replace(index, aligned=tuple(there[name] for name in names))
+
+
+def _plane(index: DatasetIndex, at_eos: float | None, *, appends_eos: bool) -> Plane:
+    """What an engine needs to know of an aligned column: integers are held as narrow as the statistics promise."""
+    name = index.column
+    holding = [layout.value_dtype for layout in index.layouts if layout.max_definition_level or layout.kind]
+    dtype = common_dtype(name, holding or [np.dtype(np.int64)])
+    if appends_eos and at_eos is None:
+        raise ConfigError(
+            f"EOS are appended to documents, where the aligned column {name!r} has no value: give it one, such as "
+            f"aligned={{{name!r}: -100}} for labels, or 0 for a mask"
+        )
+    if appends_eos and at_eos is not None and not holds(dtype, at_eos):
+        raise ConfigError(f"aligned={{{name!r}: {at_eos!r}}} is no value of the column, which is {dtype}")
+    held = dtype
+    bound = None
+    low = 0
+    if dtype.kind in "iu":
+        some = index.tokens > 0
+        known = index.min_id[some] <= index.max_id[some]
+        if known.all() and some.any():
+            ends = [int(index.min_id[some].min()), int(index.max_id[some].max())]
+            ends += [int(at_eos)] if appends_eos and at_eos is not None else []
+            for narrow in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)):
+                if narrow.itemsize < held.itemsize and all(holds(narrow, end) for end in ends):
+                    held = narrow
+        low, bound = int(np.iinfo(held).min), int(np.iinfo(held).max) + 1
+    return Plane(
+        column=name,
+        dtype=dtype,
+        held_dtype=held,
+        low=low,
+        bound=bound,
+        eos=at_eos if appends_eos else None,
+        appends_eos=appends_eos,
+    )
+
+
 def _worthwhile_threads(index: DatasetIndex) -> int:
     """Several only where decompression, which needs no Python, is most of the work: of zstd, gzip, brotli."""
-    slow = np.array([PARQUET.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
+    file_format = format_named(index.format)
+    slow = np.array([file_format.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
 
 

@@ -31,7 +31,7 @@ class EngineConfig:
         dtype: of the rows.
         held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
         bound: one past the largest token id allowed; fits `held_dtype`.
-        eos_id: appended to every document where it is not None.
+        eos_id: appended to every document where it is not None; or what ends the documents of a stream.
         threads: row groups decoded concurrently, in as many processes where there are such.
         processes: that decode in place of this process's threads; 0 for none.
         requests: row groups read concurrently.
@@ -63,7 +63,12 @@ class EngineConfig:
     def planes(self) -> tuple[Plane, ...]:
         """The tokens, and what goes with them."""
         tokens = Plane(
-            column=self.index.column, dtype=self.dtype, held_dtype=self.held_dtype, bound=self.bound, eos=self.eos_id
+            column=self.index.column,
+            dtype=self.dtype,
+            held_dtype=self.held_dtype,
+            bound=self.bound,
+            eos=self.eos_id,
+            appends_eos=self.appends_eos,
         )
         return tokens, *self.aligned
 
@@ -71,6 +76,11 @@ class EngineConfig:
     def held_itemsize(self) -> int:
         """Bytes that a token takes in slices, with all that goes with it."""
         return self.held_dtype.itemsize + sum(plane.held_dtype.itemsize for plane in self.aligned)
+
+    @property
+    def appends_eos(self) -> bool:
+        """Whether an EOS is put in after each document; in a stream, `eos_id` is what ends them."""
+        return self.eos_id is not None and not self.index.is_stream
 
 
 @dataclass(slots=True)

@@ -106,16 +106,14 @@ def _decode_costs(config: EngineConfig, plane: Plane, size: ChunkSize, codec: In
     """What decoding chunks of one plane holds, of compressions as the index has them."""
     decode = np.zeros(len(codec), np.int64)
     for each in np.unique(codec).tolist():
-        cost = config.format.decode_cost(
-            size, codec=CODEC_NAMES[each], dtype=plane.held_dtype, eos=plane.eos is not None
-        )
+        cost = config.format.decode_cost(size, codec=CODEC_NAMES[each], dtype=plane.held_dtype, eos=plane.appends_eos)
         decode = np.where(codec == each, cost, decode)
     return decode
 
 
 def text_cost(plane: Plane, *, tokens: NumbersT, documents: NumbersT) -> NumbersT:
-    """What the text of a band holds until it has been cut, of one plane. Cutting makes borders, words, a permutation and offsets,
-    several of them at the same time.
+    """What the text of a band holds until it has been cut, of one plane. Cutting makes borders, words, a permutation
+    and offsets, several of them at the same time.
     """
     return tokens * plane.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
 
@@ -247,7 +245,7 @@ def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
     for config in configs:
         for plane, size in zip(config.planes, _largest(config)[-1], strict=True):
             if size.slots > config.format.one_part_slots():
-                cost = config.format.most_decode_cost(size, dtype=plane.held_dtype, eos=plane.eos is not None)
+                cost = config.format.most_decode_cost(size, dtype=plane.held_dtype, eos=plane.appends_eos)
                 most = max(most, int(cost))
     if not most:
         return 0

@@ -26,7 +26,7 @@ from ..formats.base import ColumnChunk
 from . import wire
 from .slices import Slices
 from .wire import Answer, BandWork, ClosedError, Piece, Request, Wire
-from .work import Cuts, SourceWork, WindowWork, planes_of, run_task
+from .work import Cuts, SourceWork, Text, WindowWork, planes_of, run_task
 
 __all__ = ["main"]
 
@@ -220,8 +220,8 @@ class _Results:
     def cut(self, work: BandWork, source: SourceWork) -> None:
         """Cut a band whose text of one plane is complete."""
         plane, number, documents = work
-        text = self._place(plane, number)
-        self.keep(number, self._window.cut(source.order, plane, number, text, documents, self.cuts))
+        text = Text(plane, number, self._place(plane, number))
+        self.keep(number, self._window.cut(source.order, text, documents, self.cuts))
 
     def answer(self, tokens: int, fallbacks: int, retries: tuple[int, ...], read_seconds: float) -> Answer:
         """What was done."""

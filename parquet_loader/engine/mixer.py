@@ -61,8 +61,8 @@ def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
     for source in sources:
         for plane in source.aligned:
             stored.setdefault(plane.column, []).append(plane.dtype)
-        for name, fill in source.fills.items():
-            stored.setdefault(name, []).extend([source.dtype] * (fill == "tokens"))
+        for name, value in source.fills.items():
+            stored.setdefault(name, []).extend([source.dtype] * (value == "tokens"))
     found = {name: common_dtype(name, stored[name]) for name in sorted(stored) if stored[name]}
     for source in sources:
         for name in stored:

@@ -30,7 +30,8 @@ class Plane:
         held_dtype: of blocks and slices: narrower where all values fit, which saves memory and its traffic.
         low, bound: values outside ``[low, bound)`` are refused, all of which fit `held_dtype`; none are where `bound`
             is None.
-        eos: appended to every document where it is not None.
+        eos: appended to every document where it is not None; or what ends the documents of a stream.
+        appends_eos: whether it is put in.
     """
 
     column: str
@@ -39,6 +40,7 @@ class Plane:
     low: int = 0
     bound: int | None
     eos: int | float | None
+    appends_eos: bool
 
 
 def common_dtype(column: str, dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:

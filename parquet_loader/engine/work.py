@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ __all__ = [
     "Results",
     "SourceWork",
     "TaskWork",
+    "Text",
     "WindowWork",
     "planes_bytes",
     "planes_of",
@@ -121,8 +122,9 @@ class WindowWork:
         first = int(self.starts[0])
         return slice(band.begin - first, band.end - first)
 
-    def cut(self, order: Order, plane: int, number: int, tokens: TokenArray, documents: IntArray, cuts: Cuts) -> Slices:
-        """The slices of a band, called by its number, of one plane; see `cut_band`."""
+    def cut(self, order: Order, text: Text, documents: IntArray, cuts: Cuts) -> Slices:
+        """The slices of a band, see `cut_band`, with these documents."""
+        plane, number, tokens = text
         band = self.bands[number]
         cut = cuts.known(plane, number, documents)
         if cut is None:
@@ -140,6 +142,14 @@ class WindowWork:
             if cuts[low] < cuts[high]
         ]
         return Slices(first=0, plane=plane, rectangles=rectangles, documents=np.empty(0, np.int64))
+
+
+class Text(NamedTuple):
+    """A band's tokens, or another plane's values; bands are called by their numbers in `WindowWork.bands`."""
+
+    plane: int
+    number: int
+    tokens: TokenArray
 
 
 class Cuts:
@@ -215,15 +225,17 @@ class TaskWork(NamedTuple):
 
     Attributes:
         reads: which bring all row groups' chunks.
-        chunks: of each row group, in the order of the window: those of the tokens, and then as many of each other plane.
+        chunks: of each row group, in the order of the window: those of the tokens, then as many of each other plane.
         origins: where each begins in the window.
         decode_bytes: what is held for decoding each.
+        besides: the reads of what decoding each chunk needs beside it; empty where that is nothing for any.
     """
 
     reads: tuple[FileRead, ...]
     chunks: tuple[ColumnChunk, ...]
     origins: tuple[int, ...]
     decode_bytes: tuple[int, ...]
+    besides: tuple[tuple[FileRead, ...], ...] = ()
 
     @classmethod
     def of(cls, index: DatasetIndex, plan: WindowPlan, task: TaskPlan) -> TaskWork:
@@ -231,6 +243,7 @@ class TaskWork(NamedTuple):
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
         inside = groups[list(task.ordinals)]
+        chunks = tuple(chunk for each in (index, *index.aligned) for chunk in each.chunks(inside))
         return cls(
             reads=tuple(
                 FileRead(
@@ -241,10 +254,21 @@ class TaskWork(NamedTuple):
                 )
                 for read in task.reads
             ),
-            chunks=tuple(chunk for each in (index, *index.aligned) for chunk in each.chunks(inside)),
+            chunks=chunks,
             origins=tuple(int(offsets[ordinal]) for ordinal in task.ordinals),
             decode_bytes=tuple(plan.costs[ordinal].decode for ordinal in task.ordinals),
+            besides=_besides(index, chunks),
         )
+
+    @property
+    def read_bytes(self) -> int:
+        """What is read for it."""
+        return sum(read.length for reads in (self.reads, *self.besides) for read in reads)
+
+
+def _besides(index: DatasetIndex, chunks: Sequence[ColumnChunk]) -> tuple[tuple[FileRead, ...], ...]:
+    found = tuple(tuple(FileRead(*place, ()) for place in index.beside(chunk)) for chunk in chunks)
+    return found if any(found) else ()
 
 
 class Results(Protocol):
@@ -299,30 +323,24 @@ def run_task(
     Returns:
         (tokens that were decoded, row groups that fell back).
     """
-    raws = read_chunks(source.storage, task, stop)
+    raws, besides = read_chunks(source.storage, task, stop)
     fetched()
     with decoders:
-        return _Run(source, window, task, results, hold).decode(raws)
+        return _Run(source, window, task, results, hold).decode(raws, besides)
 
 
-def read_chunks(storage: Storage, task: TaskWork, stop: threading.Event | None) -> list[memoryview]:
-    """The chunks' bytes."""
+def read_chunks(
+    storage: Storage, task: TaskWork, stop: threading.Event | None
+) -> tuple[list[memoryview], list[list[bytes]]]:
+    """The chunks' bytes, and of each those beside it; no list of those where there are none."""
     raws = [memoryview(b"")] * len(task.chunks)
     for read in task.reads:
         data = memoryview(storage.read(read.file, read.start, read.length, stop))
         for number in read.chunks:
             begin = task.chunks[number].start - read.start
             raws[number] = data[begin : begin + task.chunks[number].length]
-    return raws
-
-
-class _AsWanted(TypedDict):
-    """How a plane is decoded; see `OpenChunk.parts`."""
-
-    dtype: np.dtype[Any]
-    low: int
-    bound: int | None
-    eos_id: int | float | None
+    besides = [[storage.read(read.file, read.start, read.length, stop) for read in reads] for reads in task.besides]
+    return raws, besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +353,14 @@ class _Run:
     results: Results
     hold: Hold
 
-    def decode(self, raws: Sequence[memoryview]) -> tuple[int, int]:
+    def decode(self, raws: Sequence[memoryview], besides: Sequence[Sequence[bytes]]) -> tuple[int, int]:
         """Decode row groups and cut from them, one plane after another; see `run_task`."""
         groups, planes = len(self.task.origins), len(self.source.planes)
         borders: list[list[IntArray]] = [[] for _ in range(planes)]  # where documents begin in the window, of each part
         decoded = 0, 0
         for plane in range(planes):
             own = slice(plane * groups, (plane + 1) * groups)
-            found = self._decode(plane, raws[own], self.task.chunks[own], borders[plane])
+            found = self._decode(plane, raws[own], besides[own], borders[plane])
             if not plane:
                 decoded = found
             elif not self._alike(borders[0], borders[plane]):
@@ -352,22 +370,30 @@ class _Run:
         return decoded
 
     def _decode(
-        self, plane: int, raws: Sequence[memoryview], chunks: Sequence[ColumnChunk], borders: list[IntArray]
+        self,
+        plane: int,
+        raws: Sequence[memoryview],
+        besides: Sequence[Sequence[bytes]],
+        borders: list[IntArray],
     ) -> tuple[int, int]:
-        """Decode the row groups' chunks of one plane and cut from them; see `run_task`."""
+        """Decode one plane of the row groups and cut from it; see `run_task`."""
+        chunks = self.task.chunks[plane * len(raws) : (plane + 1) * len(raws)]
         source, task, starts = self.source, self.task, self.window.starts
         wanted = source.planes[plane]
-        as_wanted = _AsWanted(dtype=wanted.held_dtype, low=wanted.low, bound=wanted.bound, eos_id=wanted.eos)
+        as_wanted: dict[str, Any] = {"dtype": wanted.held_dtype, "bound": wanted.bound, "eos_id": wanted.eos}
+        if plane:
+            as_wanted["low"] = wanted.low
         if len(raws) > 1:
-            part = source.format.decode_together(raws, chunks, **as_wanted)
+            part = source.format.decode_together(raws, chunks, **as_wanted, besides=besides)
             if part is not None:
                 # What lies between a task's row groups in the window has no tokens.
                 self._cut_from(plane, part, task.origins[0], borders)
                 return self._tokens(part), 0
         tokens = fallbacks = 0
-        for raw, chunk, origin, decode_bytes in zip(raws, chunks, task.origins, task.decode_bytes, strict=True):
-            opened = source.format.open(raw, chunk)
-            cost = opened.cost_bytes(dtype=wanted.held_dtype, eos=wanted.eos is not None)
+        each = zip(raws, besides or [()] * len(raws), chunks, task.origins, task.decode_bytes, strict=True)
+        for raw, beside, chunk, origin, decode_bytes in each:
+            opened = source.format.open(raw, chunk, beside)
+            cost = opened.cost_bytes(dtype=wanted.held_dtype, eos=wanted.appends_eos)
             parts = opened.parts(**as_wanted, first=int(starts[0]) - origin, last=int(starts[-1]) - origin)
             with self.hold(cost - decode_bytes, chunk):
                 for part in parts:
@@ -390,21 +416,20 @@ class _Run:
         """What is wrong where they do not: the first row that differs."""
         lengths_of = self.source.format.document_lengths
         own = slice(plane * groups, (plane + 1) * groups)
-        chunks, row = self.task.chunks[own], 0
-        tokens, values = lengths_of(raws[:groups], self.task.chunks[:groups]), lengths_of(raws[own], chunks)
-        different = int((tokens != values).argmax())
-        for chunk in chunks:
-            if different < row + chunk.rows:
-                break
-            row += chunk.rows
+        chunks = self.task.chunks[own]
+        both = lengths_of(raws[:groups], self.task.chunks[:groups]), lengths_of(raws[own], chunks)
+        chunk, tokens, values = next(
+            each for each in zip(chunks, *both, strict=True) if not np.array_equal(each[1], each[2])
+        )
+        row = int((tokens != values).argmax())
         return chunk.error(
-            f"row {different - row} has {values[different]:,} values, and {tokens[different]:,} tokens in "
+            f"row {row} has {values[row]:,} values, and {tokens[row]:,} tokens in "
             f"{self.source.planes[0].column!r}: what is aligned has a value for each token"
         )
 
     def _tokens(self, part: TokenPart) -> int:
         """How many there are, without EOS."""
-        return len(part.tokens) - (len(part.starts) if self.source.planes[0].eos is not None else 0)
+        return len(part.tokens) - (len(part.starts) if self.source.planes[0].appends_eos else 0)
 
     def _cut_from(self, plane: int, part: TokenPart, begin: int, borders: list[IntArray]) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""
@@ -425,7 +450,7 @@ class _Run:
             first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
             documents = starts[first:last] + (begin - band.begin)
             if high - low == band.end - band.begin:
-                self.results.keep(number, self._cut(plane, number, tokens, documents))
+                self.results.keep(number, self._cut(Text(plane, number, tokens), documents))
             else:
                 self._join(plane, number, low - band.begin, tokens, documents)
 
@@ -433,9 +458,10 @@ class _Run:
         """Put a piece of a band to the others, and cut the band where it was the last one."""
         joined = self.results.join(plane, number, at, tokens, documents)
         if joined is not None:
-            slices = self._cut(plane, number, *joined)
-            del joined  # its memory may count as free from here on
+            tokens, documents = joined
+            slices = self._cut(Text(plane, number, tokens), documents)
+            del joined, tokens  # its memory may count as free from here on
             self.results.keep(number, slices)
 
-    def _cut(self, plane: int, number: int, tokens: TokenArray, documents: IntArray) -> Slices:
-        return self.window.cut(self.source.order, plane, number, tokens, documents, self.results.cuts)
+    def _cut(self, text: Text, documents: IntArray) -> Slices:
+        return self.window.cut(self.source.order, text, documents, self.results.cuts)

@@ -14,14 +14,13 @@ A place over a network is the same for everybody: where the index was made from 
 
 from __future__ import annotations
 
-import bisect
 import shlex
 import threading
 
 import numpy as np
 
-from ..errors import DataError, FileChangedError
-from ..formats.base import ENTRY_ARRAYS, Format
+from ..errors import ConfigError, DataError, FileChangedError
+from ..formats.base import ENTRY_ARRAYS, FileEntry, Format
 from ..storage.base import FileInfo, Storage
 from .index import DatasetIndex
 
@@ -118,24 +117,38 @@ class PinnedStorage(_View):
 
     def _is_same(self, here: FileInfo, stop: threading.Event | None) -> bool:
         index = self._index
+        storage = _Stoppable(self._storage, stop)
+        files = [here if file.path == here.path else self._pinned.get(file.path, file) for file in index.files]
         try:
-            entry = self._format.read_entry(_Stoppable(self._storage, stop), here, index.column, None)
-        except DataError:
+            reader = self._format.reader(storage, files, self._raw_dtype())
+            entry = reader.read(here, index.column, None, [each.column for each in index.aligned])
+        except (ConfigError, DataError):
             return False
-        if index.column not in entry.columns:
-            return False
-        layout, numbers = entry.columns[index.column]
-        number = bisect.bisect_left(index.files, here.path, key=lambda file: file.path)
-        begin, end = np.searchsorted(index.file, (number, number + 1))
-        indexed = np.stack([getattr(index, name)[begin:end] for name in ENTRY_ARRAYS])
-        if layout != index.layouts[int(index.file_layout[number])] or indexed.shape != numbers.shape:
-            return False
-        # Counting finds bounds, too, where the footer has none.
-        untold = numbers[_BOUNDS[0]] < 0
-        numbers[np.ix_(_BOUNDS, untold)] = indexed[np.ix_(_BOUNDS, untold)]
-        return np.array_equal(indexed[_COMPARED], numbers[_COMPARED])
+        return all(_says_the_same(each, here, entry) for each in (index, *index.aligned))
+
+    def _raw_dtype(self) -> np.dtype[np.integer] | None:
+        """What ids were stored as, where the index is of such files as do not tell."""
+        layouts = self._index.layouts
+        return layouts[0].dtype if self._index.format == "raw" and layouts else None
 
     def _command(self) -> str:
         source = shlex.join(self._storage.identity.split("\n"))
         output = "FILE" if self._saved is None else shlex.quote(self._saved)
         return f"parquet-loader index {source} --column {shlex.quote(self._index.column)} --output {output}"
+
+
+def _says_the_same(index: DatasetIndex, file: FileInfo, entry: FileEntry) -> bool:
+    """Whether a file is what an index says of it, by its entry."""
+    if index.column not in entry.columns:
+        return False
+    layout, numbers = entry.columns[index.column]
+    number = index.file_number(file.path)
+    assert number is not None
+    indexed = index.numbers[:, index.groups_of(number)]
+    if layout != index.layouts[int(index.file_layout[number])] or indexed.shape != numbers.shape:
+        return False
+    # Counting finds bounds, too, where the footer has none.
+    untold = numbers[_BOUNDS[0]] < numbers[_BOUNDS[1]]
+    numbers[np.ix_(_BOUNDS, untold)] = indexed[np.ix_(_BOUNDS, untold)]
+    compared = [*_COMPARED, *range(len(ENTRY_ARRAYS), len(numbers))]
+    return np.array_equal(indexed[compared], numbers[compared])
