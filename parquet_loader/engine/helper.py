@@ -54,15 +54,16 @@ def main() -> None:
 
 def _sources(setup: int) -> tuple[list[SourceWork], Exception | None]:
     """What there is to work on, or why that is not known."""
-    with open(setup, "rb") as file:
-        file.seek(0)
-        try:
-            return pickle.load(file), None
-        except Exception as error:
-            text = f"a storage cannot be opened in a decoding process ({type(error).__name__}: {error})"
-            if "__main__" in str(error):
-                text += "; put its class into a module, which other processes can import"
-            return [], HelperError(f"{text}; or use threads in place of processes")
+    # Not read from the descriptor: helpers that start at the same time would move each other's place in it.
+    pickled = mmap.mmap(setup, 0, access=mmap.ACCESS_READ)
+    os.close(setup)
+    try:
+        return pickle.loads(pickled), None
+    except Exception as error:
+        text = f"a storage cannot be opened in a decoding process ({type(error).__name__}: {error})"
+        if "__main__" in str(error):
+            text += "; put its class into a module, which other processes can import"
+        return [], HelperError(f"{text}; or use threads in place of processes")
 
 
 class _RefusedError(Exception):
