@@ -58,6 +58,9 @@ LOADER_ARGUMENTS = {
     "storage_options": None,
     "cache_dir": None,
     "index": None,
+    "format": None,
+    "raw_dtype": None,
+    "aligned": (),
     "strict": False,
 }
 
@@ -65,6 +68,7 @@ DATASET_ARGUMENTS = LOADER_ARGUMENTS | {
     "rank": None,
     "world_size": None,
     "labels": True,
+    "loss_mask": None,
     "tokens": False,
     "dtype": "int64",
     "boundaries": (),
