@@ -84,8 +84,8 @@ def read_entry(
             memoryview(tail)[len(tail) - length : -8],
             file,
             column,
-            anew=counting is not None and counting.anew,
-            aligned=aligned,
+            counting is not None and counting.anew,
+            aligned,
         )
     del tail
     if counting is not None:
@@ -113,7 +113,7 @@ def _read_tail(storage: Storage, file: FileInfo) -> tuple[int, bytes]:
 
 
 def _entry_of_footer(
-    data: memoryview, file: FileInfo, column: str | None, *, anew: bool, aligned: Sequence[str]
+    data: memoryview, file: FileInfo, column: str | None, anew: bool, aligned: Sequence[str]
 ) -> FileEntry:
     try:
         footer = read_footer(data)
