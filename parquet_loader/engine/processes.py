@@ -232,7 +232,7 @@ class Helpers:
         self._waiting: list[Connection] = []  # for threads
         self._given: list[Connection] = []
         self._mine = threading.local()
-        self._problem: HelperError | None = None  # why they could not be started
+        self._problem = ""  # why they could not be started
 
     def connection(self) -> Connection:
         """This thread's. Not for the main thread.
@@ -246,8 +246,8 @@ class Helpers:
             with self._lock:
                 if self._over.is_set():
                     raise LoaderClosedError("closed while decoding processes were started")
-                if self._problem is not None:  # another thread met it, when some of them had been started
-                    raise HelperError(str(self._problem))
+                if self._problem:  # another thread met it, when some of them had been started
+                    raise HelperError(self._problem)
                 if not self._helpers:
                     self._start()
                 found = self._mine.connection = self._waiting.pop()
@@ -268,19 +268,23 @@ class Helpers:
         except OSError as error:
             for helper in self._helpers:
                 helper.kill()
-            self._problem = HelperError(f"cannot start a decoding process: {error}; use threads in place of processes")
-            raise self._problem from error
+            self._problem = f"cannot start a decoding process: {error}; use threads in place of processes"
+            raise HelperError(self._problem) from error
         finally:
             os.close(file)
 
     def _start_one(self, setup: int, connections: int) -> None:
         import fcntl  # there is none on Windows, where `check_storage` refuses
 
-        pairs = [socket.socketpair() for _ in range(connections + 1)]
-        ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        ours: list[socket.socket] = []
+        theirs: list[socket.socket] = []
         paths = [os.path.join(_HERE, path) for path in sys.path if isinstance(path, str)]
         numbers: list[int] = []
         try:
+            for _ in range(connections + 1):
+                here, there = socket.socketpair()
+                ours.append(here)
+                theirs.append(there)
             # Beyond the standard streams: where these are closed, new descriptors take their numbers.
             for number in (setup, *(end.fileno() for end in theirs)):
                 numbers += [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)]
