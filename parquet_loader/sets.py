@@ -243,11 +243,14 @@ def _worthwhile_threads(index: DatasetIndex) -> int:
 def _held_dtype(
     index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
 ) -> np.dtype[np.integer]:
-    """Two bytes a token where vocab_size or the footers' statistics promise that they do; decoding checks it."""
+    """Two bytes a token where vocab_size, the stored type or the footers' statistics promise that they do; decoding
+    checks it.
+    """
     narrow = np.dtype(np.uint16)
     room = np.iinfo(narrow).max + 1
     known = (index.max_id >= 0) | (index.tokens == 0)
     fits = bound <= room or bool((known & (index.max_id < room)).all())
+    fits = fits or all(np.iinfo(layout.dtype).max < room for layout in index.layouts)
     return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
 
 
