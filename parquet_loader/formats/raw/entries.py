@@ -141,9 +141,11 @@ class RawReader:
             return _entry(name, "documents", self._megatron_head(file).dtype, [])
         if kind.beside is not None and kind.meta is None:
             return self._megatron_entry(file, kind.beside, name)
-        head = self._head(kind.data or file)
-        groups = _stream_groups(head) if kind.data is None else []
-        return _entry(name, "stream", head.dtype, groups)
+        if kind.data is not None:
+            said = self._dtype(kind.data, self._kinds[kind.data.path].meta)
+            return _entry(name, "stream", said or self._head(kind.data).dtype, [])
+        head = self._head(file)
+        return _entry(name, "stream", head.dtype, _stream_groups(head))
 
     # ── what lies beside ─────────────────────────────────────────────────────────────────────────────────────────
 
