@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import struct
@@ -322,3 +323,34 @@ def test_damaged_files_are_an_error_or_ids_of_the_vocabulary(tmp_path: Path, mak
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KB
     assert refused > 100
     assert read > 10 or make is not shards
+
+
+@pytest.mark.parametrize("make", [shards, megatron])
+def test_bit_rot_under_a_known_index_is_an_error_or_ids_of_the_vocabulary(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """Neither size nor time of a file tells that its bytes are others than those that were indexed."""
+    rng = np.random.default_rng(7)
+    folder = tmp_path / "set"
+    make(folder)
+    index = build_index(folder)
+    paths = [folder / file.path for file in index.files if file.path != "meta.json"]
+    refused = read = 0
+    for number in range(200):
+        path = paths[number % len(paths)]
+        status, raw = path.stat(), path.read_bytes()
+        rotten = bytearray(raw)
+        rotten[int(rng.integers(len(rotten)))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(rotten)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        try:
+            with ParquetLoader(folder, **OPTIONS, index=index) as loader:
+                assert max(int(batch.tokens.max()) for batch in loader) < VOCAB_SIZE
+            read += 1
+        except DataError as error:
+            assert path.stem in str(error)
+            refused += 1
+        path.write_bytes(raw)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert read > 20
+    assert refused > 20
