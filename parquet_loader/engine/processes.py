@@ -31,7 +31,7 @@ from ..storage.remote import FsspecStorage
 from . import wire
 from .segments import Segment, SegmentPool, new_file
 from .wire import Answer, BandWork, ClosedError, Request, Wire
-from .work import Hold, SourceWork, TaskWork, WindowWork
+from .work import Hold, Keep, SourceWork, TaskWork, WindowWork
 
 __all__ = ["Connection", "Helpers", "check_storage"]
 
@@ -87,13 +87,15 @@ class Connection(Wire):
         self._over = over  # set when helpers are not wanted any more
         self._windows: dict[int, WindowWork] = {}  # which the helper knows, by segments
 
-    def do(self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, *, hold: Hold, rest: bool) -> Answer:
+    def do(
+        self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, *, hold: Hold, keep: Keep, rest: bool
+    ) -> Answer:
         """Have something done, and wait for it.
 
         Args:
             work, window: what.
             segment: of the window.
-            hold: see `run_task`.
+            hold, keep: see `run_task`.
             rest: whether the helper gives back to the system what it has freed, before it answers.
 
         Raises:
@@ -110,11 +112,11 @@ class Connection(Wire):
         try:
             request = Request(segment.number, segment.size, news, forgotten, rest, work)
             self.send(request, [segment.file] if known is None else [])
-            return self._answer(hold)
+            return self._answer(hold, keep)
         except ClosedError:
             raise self._end_error() from None
 
-    def _answer(self, hold: Hold) -> Answer:
+    def _answer(self, hold: Hold, keep: Keep) -> Answer:
         refusal: ConfigError | None = None
         with contextlib.ExitStack() as held:
             while True:
@@ -125,9 +127,12 @@ class Connection(Wire):
                     raise refusal or _error_of(message)
                 if isinstance(message, wire.Logged):
                     logging.getLogger(message.name).log(message.level, "%s", message.text)
-                elif isinstance(message, wire.Hold):
+                elif isinstance(message, (wire.Hold, wire.Keep)):
                     try:
-                        held.enter_context(hold(*message))
+                        if isinstance(message, wire.Keep):
+                            keep(*message)
+                        else:
+                            held.enter_context(hold(*message))
                     except ConfigError as error:
                         refusal = error
                     self.send(refusal is None)
