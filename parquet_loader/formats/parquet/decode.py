@@ -37,14 +37,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, from_arrow, narrowed
 from ...errors import DataError
 from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
+from ..parts import null_element, out_of_range, part_of
 from . import pages as pages_
 from . import rehost, thrift
 from .gather import ChunkValues, gathered_tokens, hosted_tokens
-from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
+from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, unusual_levels
 from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
@@ -222,7 +223,7 @@ class OpenChunk:
         begin = tokens = slots = 0
         before = NO_DOCUMENT
         if self.fallback or not chunk.layout.max_definition_level:
-            yield _part(0, _as_values(self._whole(wanted), chunk, dtype), eos_id, goes_on=False, complete=True)
+            yield part_of(0, _as_values(self._whole(wanted), chunk, dtype), eos_id, goes_on=False, complete=True)
             return
         for number, pages in enumerate(self._parts):
             end = slots + sum(page.slots for page in pages)
@@ -237,7 +238,7 @@ class OpenChunk:
                 self._check_counts(after.row + 1, tokens)
             if asked:
                 values = _as_values(block, chunk, dtype)
-                yield _part(begin, values, eos_id, goes_on=before.row >= 0, complete=complete)
+                yield part_of(begin, values, eos_id, goes_on=before.row >= 0, complete=complete)
                 del values
             begin += count + each * (after.row - before.row - (before.row < 0) + complete)
             del block  # not to be held while the next one is decoded
@@ -382,15 +383,6 @@ def _as_values(block: TokenBlock, chunk: ColumnChunk, dtype: np.dtype[Any] | Non
     return TokenBlock(narrowed(block.tokens.view(values), dtype or values), block.offsets)
 
 
-def _part(begin: int, block: TokenBlock, eos_id: int | float | None, *, goes_on: bool, complete: bool) -> TokenPart:
-    """The part of a block whose first document goes on from before, or whose last one is not complete, perhaps. The EOS
-    of a document that goes on is in the part with the next document's beginning.
-    """
-    if eos_id is not None:
-        block = append_eos(block, eos_id, complete=complete)
-    return TokenPart(begin, block.tokens, block.offsets[int(goes_on) : -1])
-
-
 def decode_chunk(
     raw: bytes | memoryview,
     chunk: ColumnChunk,
@@ -439,7 +431,7 @@ def decode_together(
     block = _together(raws, chunks, max(wanted, key=lambda each: each.bound is not None))
     if block is None:
         return None
-    return _part(0, _as_values(block, chunks[0], dtype), eos_id, goes_on=False, complete=True)
+    return part_of(0, _as_values(block, chunks[0], dtype), eos_id, goes_on=False, complete=True)
 
 
 def document_lengths(
@@ -701,7 +693,4 @@ def _out_of_range(block: TokenBlock, wanted: Wanted, chunk: ColumnChunk, first_r
             f"row {row} has the value {int(tokens[at])}, outside [{low}, {bound}), which its type and the file's "
             "statistics promise; the file is damaged, or was written wrongly"
         )
-    return chunk.error(
-        f"row {row} has token id {int(tokens[at])}, outside [0, {bound}); "
-        "check vocab_size, dtype, the tokenizer, and whether the file's statistics are true"
-    )
+    return out_of_range(chunk, row, int(block.tokens[at]), bound)
