@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ...errors import ConfigError, DataError
@@ -45,7 +45,8 @@ def fingerprint_of(
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
         "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
-        # Sets that were written before there was this option have no such key.
+        # Sets that were written before there were these options have no such keys.
+        **({"packing": asdict(options.packing)} if options.packing is not None else {}),
         **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
     }
 

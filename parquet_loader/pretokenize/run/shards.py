@@ -3,6 +3,10 @@
 source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> SetWriter -> shards in the staging folder
                                                                |                |
                                                              Ledger --position--+--> journal, once a shard
+
+With ``pack``, a Packer makes rows of buffers of documents before the SetWriter, and a RowLedger tells the Ledger of the
+documents of each buffer when its rows are written. The pieces that were carried into the buffer at hand are in a file
+beside the shard.
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ from ..sources.columns import columns_table, kept_schema
 from ..tokenizers.base import TokenBatch, Tokenizer, refuse_control_ids
 from ..tokenizers.workers import Encode, ahead, encoders, in_order
 from ..write.folder import OutputFolder
-from ..write.journal import Journal
-from ..write.manifest import Encoding, FileEntry, Manifest, Skipped
+from ..write.journal import Journal, Position
+from ..write.manifest import Encoding, FileEntry, Manifest, Packed, Skipped
+from ..write.packer import Buffer, Packer, RowLedger, pieces_from_bytes, pieces_to_bytes
 from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
@@ -34,6 +39,7 @@ __all__ = [
     "Job",
     "TextBatch",
     "batch_documents",
+    "carried_name",
     "encoding_of",
     "manifest_of",
     "open_seen_file",
@@ -69,18 +75,29 @@ def encoding_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> Encoding:
         tokenizer=tokenizer.info,
         eos_appended=options.append_eos and tokenizer.info.eos_id is not None,
         kept_columns=options.keep_columns,
+        aligned={} if options.packing is None else {options.packing.boundaries: "int32"},
+        packing=options.packing,
     )
 
 
 def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
     """The manifest of the set of a journal's shards."""
+    position, packed = journal.position, None
+    if encoding.packing is not None:
+        rows, tokens = sum(each.documents for each in journal.parts), sum(each.tokens for each in journal.parts)
+        packed = Packed(
+            documents=position.documents,
+            cut_documents=position.cut_documents,
+            padding=rows * encoding.packing.seq_len - tokens,
+        )
     return Manifest(
         encoding=encoding,
         files=final_entries(journal.parts),
-        text_bytes=journal.position.text_bytes,
-        skipped=journal.position.skipped,
+        text_bytes=position.text_bytes,
+        skipped=position.skipped,
         bad_records=journal.bad_records,
-        lost=journal.position.lost,
+        lost=position.lost,
+        packed=packed,
         fingerprint=journal.fingerprint,
     )
 
@@ -88,6 +105,11 @@ def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
 def seen_name(shard: FileEntry) -> str:
     """The file beside a shard that holds the hashes of its documents."""
     return f"{shard.name}.seen"
+
+
+def carried_name(shard: FileEntry) -> str:
+    """The file beside a shard that holds the pieces carried into the buffer in which the shard ends."""
+    return f"{shard.name}.carried"
 
 
 def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
@@ -143,17 +165,40 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         bad_records=journal.bad_records,
     )
 
+    cut_documents = journal.position.cut_documents
+
+    def on_buffer(buffer: Buffer) -> None:
+        nonlocal cut_documents
+        ledger.take(buffer.documents)
+        cut_documents += buffer.cut_documents
+
+    packing = options.packing
+    carried = None
+    if packing is not None and journal.parts:
+        name = carried_name(journal.parts[-1])
+        carried = pieces_from_bytes(output.read_staged(name), name)
+    packer = None if packing is None else Packer(packing, carried)
+    rows = RowLedger(on_buffer, journal.position.rows, carried)
+
+    def position_now() -> Position:
+        return replace(ledger.position, rows=rows.rows, cut_documents=cut_documents)
+
     def commit(shard: FileEntry) -> None:
         nonlocal journal
         if isinstance(dedup, Dedup):
             output.write_staged(seen_name(shard), ledger.take_digests())
+        if packer is not None:
+            output.write_staged(carried_name(shard), pieces_to_bytes(rows.carried))
+        position = position_now()
         journal = replace(
             journal,
             parts=(*journal.parts, shard),
-            position=ledger.position,
-            bad_records=tuple(selection.bad_records[: ledger.position.skipped.bad]),
+            position=position,
+            bad_records=tuple(selection.bad_records[: position.skipped.bad]),
         )
         output.write_journal(journal)
+        if packer is not None and len(journal.parts) > 1:
+            output.remove_staged(carried_name(journal.parts[-2]))
 
     left = None if options.max_docs is None else options.max_docs - journal.position.documents
     documents = islice(selection.documents(source.records(journal.position.cursor)), left)
@@ -188,7 +233,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             file_tokens=options.file_tokens,
             finished=journal.parts,
             kept=kept,
-            on_group=ledger.take,
+            on_group=ledger.take if packer is None else rows.take,
             on_shard=commit,
         ) as writer,
         encoders(job.tokenizer, options.workers) as encoding_with,
@@ -198,7 +243,11 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         for batch, tokens in encoded:
             ledger.add(batch.documents, tokens.lost)
             columns = [(each.record.columns, each.record.origin) for each in batch.documents] if len(kept) else []
-            writer.add(tokens, columns_table(columns, kept) if columns else None)
+            if packer is None:
+                writer.add(tokens, columns_table(columns, kept) if columns else None)
+            else:
+                for buffer in packer.add(tokens):
+                    writer.add(rows.add(buffer))
             done = replace(
                 done,
                 documents=done.documents + len(tokens.lengths),
@@ -214,6 +263,8 @@ def write_shards(job: Job, journal: Journal) -> Journal:
                 f"nothing is left of the input: {left_out.duplicates:,} duplicates, {left_out.empty:,} empty texts and "
                 f"{left_out.bad:,} bad records were left out."
             )
+        for buffer in () if packer is None else packer.finish():
+            writer.add(rows.add(buffer))
         writer.complete(may_be_empty=options.world_size > 1)  # there may be more ranks than files
     if writer.without_value and done.documents > finished_before:
         warnings.warn(
@@ -222,7 +273,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             PretokenizeWarning,
             stacklevel=2,
         )
-    position = ledger.position
+    position = position_now()
     if options.max_docs is None or position.documents < options.max_docs:
         position = replace(position, skipped=selection.skipped)  # also what came after the last document
     journal = replace(

@@ -211,6 +211,12 @@ class OutputFolder:
         """Write a small file beside the shards."""
         self.filesystem.replace(self.staged_path(name), content)
 
+    def remove_staged(self, name: str) -> None:
+        """Remove a file beside the shards, if it is there."""
+        path = self.staged_path(name)
+        if self.filesystem.exists(path):
+            self.filesystem.remove(path)
+
     def read_staged(self, name: str) -> bytes:
         """A file beside the shards.
 
