@@ -176,7 +176,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
     carried = None
     if packing is not None and journal.parts:
         name = carried_name(journal.parts[-1])
-        carried = pieces_from_bytes(output.read_staged(name), name)
+        carried = pieces_from_bytes(output.read_staged(name), output.display(output.staged_path(name)))
     packer = None if packing is None else Packer(packing, carried)
     rows = RowLedger(on_buffer, journal.position.rows, carried)
 

@@ -224,7 +224,7 @@ def pieces_from_bytes(raw: bytes, name: str) -> TokenBatch | None:
     try:
         fields = open_container(raw, _CARRIED_KIND, _CARRIED_VERSION)
     except (DamagedContainerError, OtherVersionError) as error:
-        raise DataError(f"{error}. Start again with overwrite=True.", path=name) from error
+        raise DataError(f"{error}. Remove the folder that it is in, to start again.", path=name) from error
     if not fields:
         return None
     arrays = [(field, np.frombuffer(content, dtype)) for field, dtype, content in fields]

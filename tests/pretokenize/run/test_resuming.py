@@ -145,7 +145,7 @@ def test_going_on_works_on_an_object_store_too(memory_url: str, options: Callabl
 
 
 DRIVER = """
-    import os, shutil, sys
+    import json, os, shutil, sys
     from pathlib import Path
     import numpy as np
     import pyarrow as pa
@@ -178,6 +178,7 @@ DRIVER = """
             inputs=(str(work / "old.txt" if old else work / "in.jsonl"),), output=str(output), tokenizer="bytes",
             row_group_tokens=12_000, file_tokens=12_000, batch_bytes=4000, dedup=not old, overwrite=not old,
             seen_hashes=None if old else str(output) + ".seen", write_seen_hashes=not old,
+            **json.loads(sys.argv[3]),
         ))
 
     def in_a_fork(*arguments, **keywords):
@@ -226,11 +227,14 @@ DRIVER = """
 """
 
 
+@pytest.mark.parametrize(
+    "packing", [{}, {"pack": "best-fit", "seq_len": 60, "pack_buffer_tokens": 2_000}], ids=["documents", "packed"]
+)
 def test_a_kill_at_any_step_in_the_folder_loses_nothing(
-    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path]
+    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path], packing: dict[str, Any]
 ) -> None:
     jsonl(texts)
-    steps = int(subprocesses.run(DRIVER, tmp_path, 5))  # with 1 it takes minutes
+    steps = int(subprocesses.run(DRIVER, tmp_path, 5, json.dumps(packing)))  # with 1 it takes minutes
     assert steps > 60
 
 
