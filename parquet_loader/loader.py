@@ -91,12 +91,16 @@ class ParquetLoader:
         cache_dir: where footers are cached; None for the user's cache folder.
         index: a `DatasetIndex`, or the path of a saved one: then nothing is listed and no footer is read. It serves
             copies of its files too, whose footers are compared with it when they are first read.
+        format: of the files: ``"parquet"``, ``"arrow"`` (IPC files and streams, as Hugging Face's `datasets` and others
+            write) or ``"raw"`` (``.bin`` and ``.npy`` of ids, Megatron's ``.bin`` with ``.idx``); None for what their
+            names tell. See docs/formats.md.
+        raw_dtype: the type of ids in raw files that do not tell it themselves, such as ``"uint16"``.
         strict: refuse to run where there are `remarks`.
 
     Raises:
         ConfigError: an argument that cannot work; says the value, the bound and what would work.
         StorageError: a path that is not there or cannot be read.
-        DataError: a file that is no readable Parquet, or holds token ids that are out of range by its statistics.
+        DataError: a file that is not what its name says, or holds token ids that are out of range by its statistics.
 
     Not safe to use from several threads at the same time. After a fork the child continues on its own from the same
     position.

@@ -17,8 +17,10 @@ import numpy as np
 
 from .errors import ConfigError
 from .index import DatasetIndex
+from .index.build import raw_dtype_of
 from .order.ending import TAILS
 from .order.order import lane_range
+from .storage.kinds import KINDS
 from .storage.retry import RETRY_SECONDS
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ __all__ = [
     "boolean",
     "check_type",
     "check_world_size",
+    "file_format",
     "integer",
     "signature_with",
     "spare_cores",
@@ -78,6 +81,8 @@ class LoaderKeywords(TypedDict, total=False):
     storage_options: Mapping[str, Any] | None
     cache_dir: str | os.PathLike[str] | None
     index: IndexLike | None
+    format: Literal["parquet", "arrow", "raw"] | None
+    raw_dtype: DType | None
     strict: bool
 
 
@@ -115,6 +120,8 @@ class LoaderOptions:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold secrets
     cache_dir: str | os.PathLike[str] | None = None
     index: IndexLike | None = None
+    format: Literal["parquet", "arrow", "raw"] | None = None
+    raw_dtype: DType | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -130,6 +137,8 @@ class LoaderOptions:
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
             "processes": integer("processes", self.processes or 0, 0, _MOST_PROCESSES),
             "dtype": _token_dtype(self.dtype),
+            "format": file_format(self.format),
+            "raw_dtype": raw_dtype_of(self.raw_dtype),
         }
         bounds = {
             "window": None,
@@ -201,6 +210,13 @@ def _token_dtype(dtype: object) -> np.dtype[np.integer]:
     if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
         raise ConfigError(f"dtype must be a NumPy integer type such as 'int32' or 'int64', not {dtype!r}")
     return found  # type: ignore[no-any-return]
+
+
+def file_format(value: object) -> str | None:
+    """The value, if it names a format of files or is None."""
+    if value is not None and value not in KINDS:
+        raise ConfigError(f"format must be None or one of {', '.join(map(repr, KINDS))}, not {value!r}")
+    return value
 
 
 def all_cores() -> int:

@@ -17,11 +17,11 @@ from .engine.config import EngineConfig
 from .engine.processes import check_storage
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES
-from .formats.parquet import PARQUET
-from .index.build import index_storage
+from .formats.known import format_named
+from .index.build import index_storage, raw_dtype_of
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
-from .options import IndexLike, LoaderOptions, check_type, integer, spare_cores
+from .options import DType, IndexLike, LoaderOptions, check_type, file_format, integer, spare_cores
 from .order.order import Order, lane_range
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
@@ -48,6 +48,7 @@ class Component:
         window: row groups that are shuffled together.
         storage_options: for the fsspec filesystem of a URL.
         index: a `DatasetIndex` of it, or the path of a saved one.
+        format, raw_dtype: see `ParquetLoader`.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -60,6 +61,8 @@ class Component:
     window: int | None = None
     storage_options: Mapping[str, Any] | None = None
     index: IndexLike | None = None
+    format: Literal["parquet", "arrow", "raw"] | None = None
+    raw_dtype: DType | None = None
 
     def __init__(
         self,
@@ -71,6 +74,8 @@ class Component:
         window: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         index: IndexLike | None = None,
+        format: Literal["parquet", "arrow", "raw"] | None = None,
+        raw_dtype: DType | None = None,
     ) -> None:
         if eos_id is not None and eos_id != "loader":
             eos_id = integer("eos_id", eos_id, 0)
@@ -82,6 +87,8 @@ class Component:
             "window": None if window is None else integer("window", window, 1),
             "storage_options": storage_options,
             "index": index,
+            "format": file_format(format),
+            "raw_dtype": raw_dtype_of(raw_dtype),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -163,24 +170,33 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     storage_options = part.storage_options
     if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
         storage_options = options.storage_options
-    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds)
+    kind = part.format if part.format is not None else options.format
+    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds, kind=kind)
     if processes:
         check_storage(storage, processes)
     if part.index is None:
-        index = index_storage(storage, column=column, cache_dir=options.cache_dir, budget_bytes=options.budget_bytes)
+        index = index_storage(
+            storage,
+            column=column,
+            cache_dir=options.cache_dir,
+            budget_bytes=options.budget_bytes,
+            format=kind,
+            raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
+        )
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
-        storage = PinnedStorage(storage, index, PARQUET, saved)
+        storage = PinnedStorage(storage, index, format_named(index.format), saved)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
     threads = threads or _worthwhile_threads(index)
     held_dtype = _held_dtype(index, dtype, options.bound, eos_id)
-    group_tokens = index.tokens + index.rows if eos_id is not None else index.tokens
+    appends_eos = eos_id is not None and not index.is_stream
+    group_tokens = index.tokens + index.rows if appends_eos else index.tokens
     total = int(group_tokens.sum())
     if not total:
         shown = storage.identity.replace("\n", ", ")
@@ -191,7 +207,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     return OpenSet(
         config=EngineConfig(
             index=index,
-            format=PARQUET,
+            format=format_named(index.format),
             storage=storage,
             order=Order(
                 group_tokens=group_tokens,
@@ -219,18 +235,22 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
 
 def _worthwhile_threads(index: DatasetIndex) -> int:
     """Several only where decompression, which needs no Python, is most of the work: of zstd, gzip, brotli."""
-    slow = np.array([PARQUET.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
+    file_format = format_named(index.format)
+    slow = np.array([file_format.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
 
 
 def _held_dtype(
     index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
 ) -> np.dtype[np.integer]:
-    """Two bytes a token where vocab_size or the footers' statistics promise that they do; decoding checks it."""
+    """Two bytes a token where vocab_size, the stored type or the footers' statistics promise that they do; decoding
+    checks it.
+    """
     narrow = np.dtype(np.uint16)
     room = np.iinfo(narrow).max + 1
     known = (index.max_id >= 0) | (index.tokens == 0)
     fits = bound <= room or bool((known & (index.max_id < room)).all())
+    fits = fits or all(np.iinfo(layout.dtype).max < room for layout in index.layouts)
     return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
 
 

@@ -131,7 +131,7 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_parquet_says_what_was_looked_for_and_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no tokens")
     said = refused(tmp_path, PathNotFoundError)
-    assert f"{tmp_path} holds no Parquet file" in said
+    assert f"{tmp_path} holds no Parquet, Arrow or raw file" in said
     assert "notes.txt" in said
 
 

@@ -58,6 +58,8 @@ LOADER_ARGUMENTS = {
     "storage_options": None,
     "cache_dir": None,
     "index": None,
+    "format": None,
+    "raw_dtype": None,
     "strict": False,
 }
 

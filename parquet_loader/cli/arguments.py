@@ -17,11 +17,13 @@ from ..insight.describe import Saved, is_pickled, open_saved
 from ..options import LoaderOptions
 from ..runfile import read_run
 from ..sets import Component
+from ..storage.kinds import KINDS
 from ..storage.opening import Source
 
 __all__ = [
     "HelpFormatter",
     "add_checkpoint",
+    "add_format",
     "add_run",
     "count",
     "json_object",
@@ -131,6 +133,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--skip-batches", count, "the run began after so many (0)"),
         ("--budget-bytes", positive, "the most that a rank's loader may hold (2 GiB)"),
         ("--index", str, "a saved index, in place of reading footers"),
+        ("--format", str, "of the files: parquet, arrow or raw, where their names do not tell"),
+        ("--raw-dtype", str, "the type of ids in raw files that do not tell it, such as uint16"),
         ("--cache-dir", str, "where footers are cached (the user's cache folder)"),
         ("--storage-options", json_object, "JSON for the filesystem of a URL; secrets are better in the environment"),
     ):
@@ -139,6 +143,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--uneven", action="store_const", const=True, help="allow numbers of ranks that do not divide the lanes"
     )
     run.add_argument("--no-shuffle", dest="shuffle", action="store_const", const=False, help="in storage order")
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Have a parser take the format of a set's files."""
+    parser.add_argument("--format", choices=KINDS, help="of the files, where their names do not tell")
+    parser.add_argument(
+        "--raw-dtype", metavar="TYPE", help="the type of ids in raw files that do not tell it, such as uint16"
+    )
 
 
 def run_of(

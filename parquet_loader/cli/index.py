@@ -10,7 +10,7 @@ from typing import Any
 
 from ..index.build import build_index
 from ..storage.secrets import Location
-from .arguments import HelpFormatter, json_object, positive
+from .arguments import HelpFormatter, add_format, json_object, positive
 from .output import Progress, print_json, say
 
 __all__ = ["add", "run"]
@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
     parser.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
     parser.add_argument("--output", required=True, help="the file to write; it appears once it is complete")
     parser.add_argument("--column", help="the token column, where it is not the only list of integers")
+    add_format(parser)
     parser.add_argument(
         "--storage-options",
         type=json_object,
@@ -63,6 +64,8 @@ def run(given: argparse.Namespace) -> int:
                 threads=given.threads,
                 progress=progress.show,
                 recount=given.recount,
+                format=given.format,
+                raw_dtype=given.raw_dtype,
             )
             found.save(given.output)
         except KeyboardInterrupt:

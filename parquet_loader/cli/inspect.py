@@ -95,7 +95,8 @@ def _columns(each: NamedSet, error: ParquetLoaderError) -> tuple[Candidate, ...]
     if not isinstance(error, ConfigError):
         return ()
     try:
-        found = candidates(each.source, storage_options=each.options["storage_options"])
+        options = {name: each.options[name] for name in ("storage_options", "format", "raw_dtype")}
+        found = candidates(each.source, **options)
     except ParquetLoaderError:
         return ()
     return found if sum(column.is_tokens for column in found) != 1 or each.options["column"] is not None else ()

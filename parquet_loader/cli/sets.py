@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..runfile import read_run
 from ..sets import Component
 from ..storage.opening import Source
-from .arguments import json_object
+from .arguments import add_format, json_object
 
 __all__ = ["NamedSet", "add_sets", "sets_of"]
 
@@ -22,7 +22,7 @@ class NamedSet(NamedTuple):
     Attributes:
         name: what it is called.
         source: where it lies.
-        options: those that the run or the command gives of column, EOS, vocabulary, index, storage and cache.
+        options: those that the run or the command gives of column, EOS, vocabulary, index, storage, cache and format.
     """
 
     name: str
@@ -30,7 +30,7 @@ class NamedSet(NamedTuple):
     options: dict[str, Any]
 
 
-_OPTIONS = ("column", "eos_id", "vocab_size", "index", "storage_options", "cache_dir")
+_OPTIONS = ("column", "eos_id", "vocab_size", "index", "storage_options", "cache_dir", "format", "raw_dtype")
 
 
 def add_sets(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +42,7 @@ def add_sets(parser: argparse.ArgumentParser) -> None:
         help="a folder, a glob or a URL, each of them a set, and NAME=PATH gives it a name; files are one set together",
     )
     parser.add_argument("--column", help="the token column, where it is not the only list of integers")
+    add_format(parser)
     parser.add_argument("--index", help="a saved index of the set")
     parser.add_argument("--cache-dir", help="where footers are cached (the user's cache folder)")
     parser.add_argument(

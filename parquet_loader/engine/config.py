@@ -29,7 +29,7 @@ class EngineConfig:
         dtype: of the rows.
         held_dtype: of blocks and slices: narrower where all ids fit, which halves memory and its traffic.
         bound: one past the largest token id allowed; fits `held_dtype`.
-        eos_id: appended to every document where it is not None.
+        eos_id: appended to every document where it is not None; or what ends the documents of a stream.
         threads: row groups decoded concurrently, in as many processes where there are such.
         processes: that decode in place of this process's threads; 0 for none.
         requests: row groups read concurrently.
@@ -52,6 +52,11 @@ class EngineConfig:
     budget_bytes: int
     processes: int = 0
     epochs: int | None = None
+
+    @property
+    def appends_eos(self) -> bool:
+        """Whether an EOS is put in after each document; in a stream, `eos_id` is what ends them."""
+        return self.eos_id is not None and not self.index.is_stream
 
 
 @dataclass(slots=True)

@@ -82,9 +82,7 @@ def group_costs(
     """
     decode = np.zeros(len(inside), np.int64)
     for each in np.unique(codec).tolist():
-        cost = config.format.decode_cost(
-            size, codec=CODEC_NAMES[each], dtype=config.held_dtype, eos=config.eos_id is not None
-        )
+        cost = config.format.decode_cost(size, codec=CODEC_NAMES[each], dtype=config.held_dtype, eos=config.appends_eos)
         decode = np.where(codec == each, cost, decode)
     documents = np.minimum(size.rows, inside) + 1 + cuts
     # What was put together, or in another process what was shuffled, beside the place that it goes to.
@@ -230,7 +228,7 @@ def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
     for config in configs:
         size = _largest(config)[-1]
         if size.slots > config.format.one_part_slots():
-            eos = config.eos_id is not None
+            eos = config.appends_eos
             most = max(most, int(config.format.most_decode_cost(size, dtype=config.held_dtype, eos=eos)))
     if not most:
         return 0

@@ -93,12 +93,13 @@ class _WindowJob:
     def run(self, task: TaskPlan, clock: Clock) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
         self.begin(task)
-        slices, tokens, fallbacks = self.do(TaskWork.of(self.config.index, self.plan, task), clock)
+        work = TaskWork.of(self.config.index, self.plan, task)
+        slices, tokens, fallbacks = self.do(work, clock)
         self.shared.budget.release(task.gap_bytes + sum(self.plan.costs[ordinal].fetch for ordinal in task.ordinals))
         counters = self.shared.counters
         with self.shared.budget.lock:
-            counters.reads += len(task.reads)
-            counters.bytes_read += sum(read.length for read in task.reads)
+            counters.reads += len(work.reads) + sum(map(len, work.besides))
+            counters.bytes_read += work.read_bytes
             counters.row_groups += len(task.ordinals)
             counters.tokens_decoded += tokens
             counters.fallbacks += fallbacks

@@ -45,6 +45,7 @@ class SourceWork:
     held_dtype: np.dtype[np.integer]
     bound: int
     eos_id: int | None
+    appends_eos: bool
 
     @classmethod
     def of(cls, config: EngineConfig) -> SourceWork:
@@ -56,6 +57,7 @@ class SourceWork:
             held_dtype=config.held_dtype,
             bound=config.bound,
             eos_id=config.eos_id,
+            appends_eos=config.appends_eos,
         )
 
 
@@ -168,18 +170,21 @@ class TaskWork(NamedTuple):
         chunks: of each row group, in the order of the window.
         origins: where each begins in the window.
         decode_bytes: what is held for decoding each.
+        besides: the reads of what decoding each needs beside its chunk; empty where that is nothing for any.
     """
 
     reads: tuple[FileRead, ...]
     chunks: tuple[ColumnChunk, ...]
     origins: tuple[int, ...]
     decode_bytes: tuple[int, ...]
+    besides: tuple[tuple[FileRead, ...], ...] = ()
 
     @classmethod
     def of(cls, index: DatasetIndex, plan: WindowPlan, task: TaskPlan) -> TaskWork:
         """That of a task of a window."""
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
+        chunks = tuple(index.chunks(groups[list(task.ordinals)]))
         return cls(
             reads=tuple(
                 FileRead(
@@ -190,10 +195,21 @@ class TaskWork(NamedTuple):
                 )
                 for read in task.reads
             ),
-            chunks=tuple(index.chunks(groups[list(task.ordinals)])),
+            chunks=chunks,
             origins=tuple(int(offsets[ordinal]) for ordinal in task.ordinals),
             decode_bytes=tuple(plan.costs[ordinal].decode for ordinal in task.ordinals),
+            besides=_besides(index, chunks),
         )
+
+    @property
+    def read_bytes(self) -> int:
+        """What is read for it."""
+        return sum(read.length for reads in (self.reads, *self.besides) for read in reads)
+
+
+def _besides(index: DatasetIndex, chunks: Sequence[ColumnChunk]) -> tuple[tuple[FileRead, ...], ...]:
+    found = tuple(tuple(FileRead(*place, ()) for place in index.beside(chunk)) for chunk in chunks)
+    return found if any(found) else ()
 
 
 class Results(Protocol):
@@ -239,21 +255,24 @@ def run_task(
     Returns:
         (tokens that were decoded, row groups that fell back).
     """
-    raws = read_chunks(source.storage, task, stop)
+    raws, besides = read_chunks(source.storage, task, stop)
     fetched()
     with decoders:
-        return _Run(source, window, task, results, hold).decode(raws)
+        return _Run(source, window, task, results, hold).decode(raws, besides)
 
 
-def read_chunks(storage: Storage, task: TaskWork, stop: threading.Event | None) -> list[memoryview]:
-    """The row groups' bytes."""
+def read_chunks(
+    storage: Storage, task: TaskWork, stop: threading.Event | None
+) -> tuple[list[memoryview], list[list[bytes]]]:
+    """The row groups' bytes, and of each those beside its chunk; no list of those where there are none."""
     raws = [memoryview(b"")] * len(task.chunks)
     for read in task.reads:
         data = memoryview(storage.read(read.file, read.start, read.length, stop))
         for number in read.groups:
             begin = task.chunks[number].start - read.start
             raws[number] = data[begin : begin + task.chunks[number].length]
-    return raws
+    besides = [[storage.read(read.file, read.start, read.length, stop) for read in reads] for reads in task.besides]
+    return raws, besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,21 +285,27 @@ class _Run:
     results: Results
     hold: Hold
 
-    def decode(self, raws: Sequence[memoryview]) -> tuple[int, int]:
+    def decode(self, raws: Sequence[memoryview], besides: Sequence[Sequence[bytes]]) -> tuple[int, int]:
         """Decode row groups and cut from them; see `run_task`."""
         source, task, starts = self.source, self.task, self.window.starts
         if len(raws) > 1:
             part = source.format.decode_together(
-                raws, task.chunks, dtype=source.held_dtype, bound=source.bound, eos_id=source.eos_id
+                raws,
+                task.chunks,
+                dtype=source.held_dtype,
+                bound=source.bound,
+                eos_id=source.eos_id,
+                besides=besides,
             )
             if part is not None:
                 # What lies between a task's row groups in the window has no tokens.
                 self._cut_from(part, task.origins[0])
                 return self._tokens(part), 0
         tokens = fallbacks = 0
-        for raw, chunk, origin, decode_bytes in zip(raws, task.chunks, task.origins, task.decode_bytes, strict=True):
-            opened = source.format.open(raw, chunk)
-            cost = opened.cost_bytes(dtype=source.held_dtype, eos=source.eos_id is not None)
+        each = zip(raws, besides or [()] * len(raws), task.chunks, task.origins, task.decode_bytes, strict=True)
+        for raw, beside, chunk, origin, decode_bytes in each:
+            opened = source.format.open(raw, chunk, beside)
+            cost = opened.cost_bytes(dtype=source.held_dtype, eos=source.appends_eos)
             parts = opened.parts(
                 dtype=source.held_dtype,
                 bound=source.bound,
@@ -299,7 +324,7 @@ class _Run:
 
     def _tokens(self, part: TokenPart) -> int:
         """How many there are, without EOS."""
-        return len(part.tokens) - (len(part.starts) if self.source.eos_id is not None else 0)
+        return len(part.tokens) - (len(part.starts) if self.source.appends_eos else 0)
 
     def _cut_from(self, part: TokenPart, begin: int) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""

@@ -2,15 +2,16 @@
 
 A `Format` reads what a file holds into a `FileEntry`, tells what a row group costs to decode, and decodes it:
 
-    file's tail ──► Format.read_entry ──► FileEntry ──► DatasetIndex ──► ColumnChunk
-                                                                             │
-    row group's bytes ─────────────────────────────────► Format.open ◄───────┘ ──► OpenChunk.parts ──► TokenParts
+    files ──► Format.reader ──► EntryReader.read ──► FileEntry ──► DatasetIndex ──► ColumnChunk
+                                                                                        │
+    row group's bytes ─────────────────────────────────► Format.open ◄──────────────────┘ ──► OpenChunk.parts
 
 Index, order, engine and checkpoints know nothing else of it.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ __all__ = [
     "ColumnLayout",
     "Counting",
     "CountingBudget",
+    "EntryReader",
     "FileEntry",
     "Format",
     "Leaf",
@@ -73,6 +75,7 @@ ENTRY_ARRAYS = (
 )
 
 
+_STORED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 _DTYPES: dict[tuple[str, bool], np.dtype[np.integer]] = {
     ("INT32", True): np.dtype(np.int32),
     ("INT32", False): np.dtype(np.uint32),
@@ -87,18 +90,25 @@ RECOUNT = (
 )
 
 
+# How a format other than Parquet tells documents apart; see `ColumnLayout.kind`.
+_KINDS = re.compile(r"list|large_list|list_view|large_list_view|fixed_size_list\[[0-9]{1,9}\]|stream|documents")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnLayout:
     """How a file stores its token column: the same for all of the file's row groups.
 
     Attributes:
         column: the column's name; a struct's field is ``parent.child``.
-        physical_type: ``"INT32"`` or ``"INT64"``.
+        physical_type: Parquet's ``"INT32"`` or ``"INT64"``; of other formats NumPy's name of the stored values' type.
         signed: False where the integers are unsigned (a uint32 above 2^31 is stored as a negative INT32).
         max_definition_level: the level of a present element; one more than the level of the list being non-empty
             where an element may be null. 0 for a column that holds no value in the file, of whatever type: all of its
             documents are empty.
         nullable_element: whether an element may be null.
+        kind: how a format other than Parquet tells documents apart: an Arrow type, such as ``"large_list"`` or
+            ``"fixed_size_list[128]"``; ``"stream"`` where an id among the tokens ends them; ``"documents"`` where an
+            index does. "" for Parquet.
 
     Raises:
         ValueError: no column is stored like that.
@@ -109,23 +119,35 @@ class ColumnLayout:
     signed: bool
     max_definition_level: int
     nullable_element: bool
+    kind: str = ""
 
     def __post_init__(self) -> None:
         kinds = (type(self.column), type(self.signed), type(self.max_definition_level), type(self.nullable_element))
+        known = ("INT32", "INT64") if self.kind == "" else _STORED
         if (
             kinds != (str, bool, int, bool)
-            or self.physical_type not in ("INT32", "INT64")
-            or not (2 if self.nullable_element else 0) <= self.max_definition_level <= _MAX_LEVEL
+            or not isinstance(self.kind, str)
+            or (self.kind and not _KINDS.fullmatch(self.kind))
+            or self.physical_type not in known
+            or not (2 if self.nullable_element and not self.kind else 0) <= self.max_definition_level <= _MAX_LEVEL
         ):
             raise ValueError(
                 f"no column is stored as {self.physical_type!r} with definition levels up to "
-                f"{self.max_definition_level!r}, signed={self.signed!r}, nullable_element={self.nullable_element!r}"
+                f"{self.max_definition_level!r}, signed={self.signed!r}, nullable_element={self.nullable_element!r}, "
+                f"kind={self.kind!r}"
             )
 
     @property
     def dtype(self) -> np.dtype[np.integer]:
         """The dtype of decoded tokens."""
-        return _DTYPES[self.physical_type, self.signed]
+        return np.dtype(self.physical_type) if self.kind else _DTYPES[self.physical_type, self.signed]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether documents are told apart by an id that ends them, among the tokens: how many there are is then not
+        known without reading them all, and `DatasetIndex.rows` estimates it.
+        """
+        return self.kind == "stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +166,7 @@ class ColumnChunk:
         codec: compression, a key of `CODECS`.
         dictionary_offset: the dictionary page's place, from `start`; -1 where there is none.
         data_offset: the first data page's place, from `start`.
+        places: the format's own numbers, such as where the chunk's buffers lie; none of Parquet's.
     """
 
     path: str
@@ -157,11 +180,12 @@ class ColumnChunk:
     codec: str
     dictionary_offset: int
     data_offset: int
+    places: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, path: str, layout: ColumnLayout, numbers: Sequence[int]) -> ColumnChunk:
-        """The chunk of a row group, from its numbers in the order of `ENTRY_ARRAYS`."""
-        row_group, rows, slots, tokens, _, _, start, length, dictionary_offset, data_offset, codec = numbers
+        """The chunk of a row group, from its numbers in the order of `ENTRY_ARRAYS`, and its places."""
+        row_group, rows, slots, tokens, _, _, start, length, dictionary_offset, data_offset, codec, *places = numbers
         return cls(
             path=path,
             row_group=row_group,
@@ -174,6 +198,7 @@ class ColumnChunk:
             codec=CODEC_NAMES[codec],
             dictionary_offset=dictionary_offset,
             data_offset=data_offset,
+            places=tuple(places),
         )
 
     def error(self, problem: str) -> DataError:
@@ -236,8 +261,9 @@ class FileEntry:
     """One file's footer, boiled down: for each column that may be meant its layout and its row groups' numbers.
 
     Attributes:
-        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`); columns
-            of any type that hold no value are among them, since another file may have tokens there.
+        columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`, and after
+            them the format's own, see `ColumnChunk.places`); columns of any type that hold no value are among them,
+            since another file may have tokens there.
         leaves: what columns there are, where none is a list of integers.
     """
 
@@ -245,7 +271,7 @@ class FileEntry:
     leaves: tuple[Leaf, ...] = ()
 
 
-def impossible_numbers(numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | None:
+def impossible_numbers(numbers: IntArray, sizes: IntArray | int, *, first_byte: int = 4) -> tuple[int, str] | None:
     """The first row group with numbers that no whole file has, and those; None where there is none.
 
     Asked before numbers from outside are taken for the place of data or the size of a buffer.
@@ -253,11 +279,12 @@ def impossible_numbers(numbers: IntArray, sizes: IntArray | int) -> tuple[int, s
     Args:
         numbers: shape ``(numbers, row groups)``, in the order of `ENTRY_ARRAYS`; tokens may be -1 for not known.
         sizes: bytes of the row groups' files, shape ``(row groups,)``, or of their one file.
+        first_byte: no data lies before it; a Parquet file begins with four others.
     """
-    of = dict(zip(ENTRY_ARRAYS, numbers, strict=True))
+    of = dict(zip(ENTRY_ARRAYS, numbers[: len(ENTRY_ARRAYS)], strict=True))
     wrong = (of["row_group"] < 0) | (of["rows"] < 1) | (of["slots"] < of["rows"]) | (of["slots"] > MAX_SLOTS)
     wrong |= (of["tokens"] < -1) | (of["tokens"] > of["slots"])
-    wrong |= (of["start"] < 4) | (of["start"] > sizes) | (of["length"] > sizes - of["start"])
+    wrong |= (of["start"] < first_byte) | (of["start"] > sizes) | (of["length"] > sizes - of["start"])
     wrong |= (of["data_offset"] < 0) | (of["length"] <= of["data_offset"])
     wrong |= (of["dictionary_offset"] < -1) | (of["dictionary_offset"] > of["data_offset"])
     wrong |= (of["codec"] < 0) | (of["codec"] >= len(CODEC_NAMES))
@@ -310,23 +337,70 @@ class Counting:
     anew: bool
 
 
-class Format(Protocol):
-    """What a file format gives. All of it may be called from several threads at once."""
+class EntryReader(Protocol):
+    """Reads the files of one set, without their tokens. Safe to use from several threads at once.
 
-    def read_entry(self, storage: Storage, file: FileInfo, column: str | None, counting: Counting | None) -> FileEntry:
-        """Read a file's row groups, without their tokens.
+    Attributes:
+        files: what belongs into an index, each once, in the order of storage: data files, and those that decoding needs
+            beside them, which have no row groups of their own.
+    """
+
+    files: Sequence[FileInfo]
+
+    def together(self, file: FileInfo) -> Sequence[FileInfo]:
+        """Other files of `files` that this one's entry depends on."""
+        ...
+
+    def read(
+        self, file: FileInfo, column: str | None, counting: Counting | None, aligned: Sequence[str] = ()
+    ) -> FileEntry:
+        """Read a file's row groups.
 
         Args:
-            storage: where the file lies.
-            file: the file, pinned to the size and version of the listing.
+            file: one of `files`, or a copy of one under the same path, pinned to its size and version.
             column: the token column; None for every column that may be meant.
             counting: what counting may take, where the file does not tell how many tokens it holds; None leaves them
                 -1 there.
+            aligned: further columns, lists of integers, booleans or floating-point numbers.
 
         Raises:
             DataError: the file is not of this format, or damaged.
             StorageError: it cannot be read.
         """
+        ...
+
+
+class Format(Protocol):
+    """What a file format gives. All of it may be called from several threads at once.
+
+    Attributes:
+        name: what `DatasetIndex.format` calls it.
+    """
+
+    name: str
+
+    def reader(
+        self, storage: Storage, files: Sequence[FileInfo], raw_dtype: np.dtype[np.integer] | None
+    ) -> EntryReader:
+        """What reads a set's files.
+
+        Args:
+            storage: where they lie.
+            files: what a listing gave: files of this format, and what lies beside them to tell of them.
+            raw_dtype: of the stored ids, where no file tells; None where it was not given.
+
+        Raises:
+            ConfigError: files that are not one set, or do not tell what is needed; says what to give.
+            DataError, StorageError: what tells of them is damaged, or cannot be read.
+        """
+        ...
+
+    def impossible(self, numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | None:
+        """See `impossible_numbers`; of numbers with the format's own after them."""
+        ...
+
+    def beside(self, chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:
+        """The byte ranges that decoding a chunk needs besides: (path of a file of the index, start, length) of each."""
         ...
 
     def decode_cost(self, size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
@@ -358,12 +432,13 @@ class Format(Protocol):
         """The most that a decoding thread keeps between chunks, where no chunk has more slots than these."""
         ...
 
-    def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> OpenChunk:
+    def open(self, raw: bytes | memoryview, chunk: ColumnChunk, beside: Sequence[bytes | memoryview] = ()) -> OpenChunk:
         """Look at a row group's bytes, before any of them is decoded.
 
         Args:
             raw: the chunk's bytes, ``chunk.length`` of them.
             chunk: its entry in the index.
+            beside: the bytes of the ranges that `beside` tells.
 
         Raises:
             DataError: they are not what the index says.
@@ -378,6 +453,7 @@ class Format(Protocol):
         dtype: np.dtype[np.integer],
         bound: int,
         eos_id: int | None,
+        besides: Sequence[Sequence[bytes | memoryview]] = (),
     ) -> TokenPart | None:
         """Several row groups as one part, where that is faster: their tokens one after another, as `OpenChunk.parts`
         gives them. None where they are to be opened one by one, as they are wherever something is wrong. Holds no more
@@ -386,18 +462,27 @@ class Format(Protocol):
         Args:
             raws, chunks: see `open`, of each; one at least.
             dtype, bound, eos_id: see `OpenChunk.parts`.
+            besides: see `open`, of each; empty where there is nothing beside any.
         """
         ...
 
-    def document_lengths(self, raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> IntArray:
-        """How many tokens each document of several row groups has, without EOS, one row group after another. Ids are
-        not looked at, and where it can be helped not decoded. Holds no more than decoding them does.
+    def document_lengths(
+        self,
+        raws: Sequence[bytes | memoryview],
+        chunks: Sequence[ColumnChunk],
+        eos_id: int | None = None,
+        besides: Sequence[Sequence[bytes | memoryview]] = (),
+    ) -> list[IntArray]:
+        """How many tokens each document of several row groups has, without EOS that is put in. Ids are not looked at,
+        and where it can be helped not decoded. Holds no more than decoding them does.
 
         Args:
-            raws, chunks: see `open`, of each; one at least.
+            raws, chunks, besides: see `open`, of each; one at least.
+            eos_id: ends the documents of a stream, see `ColumnLayout.is_stream`.
 
         Returns:
-            Shape ``(documents,)``; as many documents and tokens of each row group as its entry says.
+            Of each row group, shape ``(documents,)``: as many tokens as its entry says, and as many documents, but of
+            a stream.
 
         Raises:
             DataError: the bytes are not what the index says.
@@ -432,7 +517,7 @@ class OpenChunk(Protocol):
         Args:
             dtype: of the tokens; None for the stored one.
             bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
-            eos_id: put after every document, where it is not None.
+            eos_id: put after every document, where it is not None; of a stream it is what ends them, and is there.
             first, last: only the tokens ``[first, last)`` are needed, EOS included: other parts are left out. They are
                 counted, and ids in them not looked at.
 

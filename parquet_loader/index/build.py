@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..advice import tokenization
 from ..errors import ConfigError
 from ..formats.base import ENTRY_ARRAYS, Counting, CountingBudget, FileEntry
-from ..formats.parquet import PARQUET
+from ..formats.known import format_named, format_of
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
 from .index import DatasetIndex, assemble
 
-__all__ = ["build_index", "choose_column", "index_storage", "rank_of_name"]
+__all__ = ["build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 Progress = Callable[[int, int], None]
@@ -40,6 +41,8 @@ def build_index(
     progress: Progress | None = None,
     recount: bool = False,
     budget_bytes: int = _COUNTING_BYTES,
+    format: str | None = None,
+    raw_dtype: object = None,
 ) -> DatasetIndex:
     """Read the footers of a dataset, or of as much of it as the cache does not know.
 
@@ -54,13 +57,17 @@ def build_index(
         recount: count the tokens of all files from their data, whatever their footers and the cache say: for files
             whose writer counted nulls wrongly. Reads the whole column.
         budget_bytes: of memory for counting the tokens of files whose footers do not tell.
+        format: ``"parquet"``, ``"arrow"`` or ``"raw"``; None for what the files' names tell.
+        raw_dtype: NumPy's name of the type of ids in raw files that do not tell it themselves.
 
     Raises:
         ConfigError: no list of integers, several, or not the one asked for; names the files that differ.
-        DataError: a file that is no readable Parquet.
+        DataError: a file that is not what its name says.
         StorageError: a path that cannot be listed or read.
     """
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    if format is not None:
+        format_named(format)
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=format)
     return index_storage(
         storage,
         column=column,
@@ -69,7 +76,26 @@ def build_index(
         progress=progress,
         recount=recount,
         budget_bytes=budget_bytes,
+        format=format,
+        raw_dtype=raw_dtype_of(raw_dtype),
     )
+
+
+def raw_dtype_of(value: object) -> np.dtype[np.integer] | None:
+    """The type of raw ids that somebody asks for.
+
+    Raises:
+        ConfigError: no such type.
+    """
+    if value is None:
+        return None
+    try:
+        found = np.dtype(value)  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
+        raise ConfigError(f"raw_dtype must be a NumPy integer type such as 'uint16' or 'uint32', not {value!r}")
+    return found  # type: ignore[no-any-return]
 
 
 def index_storage(
@@ -81,14 +107,22 @@ def index_storage(
     progress: Progress | None = None,
     recount: bool = False,
     budget_bytes: int = _COUNTING_BYTES,
+    format: str | None = None,
+    raw_dtype: np.dtype[np.integer] | None = None,
 ) -> DatasetIndex:
     """`build_index` over a storage that is open already."""
-    files = storage.list_files()
-    cache = IndexCache(cache_dir, storage.identity, column)
+    listed = storage.list_files()
+    file_format = format_of(storage, listed, format)
+    reader = file_format.reader(storage, listed, raw_dtype)
+    files = reader.files
+    cache = IndexCache(cache_dir, storage.identity, column, file_format.name, raw_dtype)
     known = {} if recount else dict(cache.read())
     counting = Counting(CountingBudget(budget_bytes), recount)
     # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
-    entries = [known.get(file) if file.version else None for file in files]
+    entries = [
+        known.get(file) if file.version and all(each in known for each in reader.together(file)) else None
+        for file in files
+    ]
     missing = [number for number, entry in enumerate(entries) if entry is None]
     done = len(files) - len(missing)
     lacking: list[tuple[FileInfo, FileEntry]] = []
@@ -96,7 +130,7 @@ def index_storage(
         progress(done, len(files))
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
         try:
-            read = pool.map(lambda number: PARQUET.read_entry(storage, files[number], column, counting), missing)
+            read = pool.map(lambda number: reader.read(files[number], column, counting), missing)
             for number, entry in zip(missing, read, strict=True):
                 entries[number] = entry
                 done += 1
@@ -116,7 +150,7 @@ def index_storage(
     if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
         raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
     root = storage.root if storage.is_remote else ""
-    index = assemble(files, whole, choose_column(files, whole, column), root)
+    index = assemble(files, whole, choose_column(files, whole, column), root, file_format.name)
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
-from ..formats.base import ENTRY_ARRAYS, FileEntry
+from ..formats.base import FileEntry
 from ..storage.atomic import write_atomically
 from ..storage.base import FileInfo
 from .index import INDEX_VERSION, assemble, pack_index, unpack_index
@@ -41,9 +41,20 @@ class IndexCache:
 
     KIND = "index-cache"
 
-    def __init__(self, folder: str | os.PathLike[str] | None, identity: str, column: str | None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        identity: str,
+        column: str | None,
+        format: str = "parquet",
+        raw_dtype: np.dtype[np.integer] | None = None,
+    ) -> None:
         self._column = column
-        key = hashlib.sha256(os.fsencode(f"{identity}\0{'' if column is None else '=' + column}")).hexdigest()[:32]
+        self._format = format
+        text = f"{identity}\0{'' if column is None else '=' + column}"
+        if format != "parquet":
+            text += f"\0{format}\0{raw_dtype}"
+        key = hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
         self._path: Path | None = None
         with contextlib.suppress(RuntimeError):  # a user without a home folder
             self._path = (default_cache_dir() if folder is None else Path(folder).expanduser()) / f"{key}.index"
@@ -75,7 +86,9 @@ class IndexCache:
             index = unpack_index(packed)
             if self._column not in (None, index.column):
                 raise DamagedContainerError(f"it is of column {index.column!r}, and not of {self._column!r}")
-            numbers = np.stack([getattr(index, name) for name in ENTRY_ARRAYS])
+            if index.format != self._format:
+                raise DamagedContainerError(f"it is of {index.format!r} files, and not of {self._format!r}")
+            numbers = index.numbers
             borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
             for place, file in enumerate(index.files):
                 entry = found.setdefault(file, FileEntry({}))
@@ -89,7 +102,8 @@ class IndexCache:
         payload: list[dict[str, Any]] = []
         for name in names:
             having = [(file, entry) for file, entry in zip(files, entries, strict=True) if name in entry.columns]
-            payload.append(pack_index(assemble([file for file, _ in having], [entry for _, entry in having], name)))
+            kept = [file for file, _ in having], [entry for _, entry in having]
+            payload.append(pack_index(assemble(*kept, name, format=self._format)))
         place = "the home folder, since this user has none" if self._path is None else self._path.parent
         try:
             if self._path is None:

@@ -12,13 +12,12 @@ dataset costs its listing, and only files whose size or version changed are read
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -29,10 +28,12 @@ import numpy as np
 from ..blocks import IntArray
 from ..container import DamagedContainerError, OtherVersionError, open_container, seal_container
 from ..errors import ConfigError, PathNotFoundError, StorageError
-from ..formats.base import ENTRY_ARRAYS, MAX_SLOTS, ColumnChunk, ColumnLayout, FileEntry, impossible_numbers
+from ..formats.base import ENTRY_ARRAYS, MAX_SLOTS, ColumnChunk, ColumnLayout, FileEntry, OpenChunk
+from ..formats.known import format_named
 from ..notebooks import html_table
 from ..storage.atomic import write_atomically
-from ..storage.base import FileInfo
+from ..storage.base import FileInfo, Storage
+from ..storage.kinds import KINDS
 
 __all__ = ["ARRAYS", "INDEX_VERSION", "DatasetIndex", "assemble", "pack_index", "unpack_index"]
 
@@ -70,6 +71,8 @@ class DatasetIndex:
         codec: the compression, a place in the sorted names of `CODECS`.
         root: where the files lay over a network, which is the same place for everybody; "" where they did not, None
             where that is not known.
+        format: the name of the files' format, see `formats.known`.
+        places: shape ``(numbers, row groups)``: the format's own numbers, see `ColumnChunk.places`.
     """
 
     files: tuple[FileInfo, ...]
@@ -89,9 +92,13 @@ class DatasetIndex:
     data_offset: IntArray
     codec: IntArray
     root: str | None = None
+    format: str = "parquet"
+    places: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def __post_init__(self) -> None:
-        for name in ("file_layout", *ARRAYS):
+        if not self.places.size:
+            object.__setattr__(self, "places", np.empty((0, len(self.file)), np.int64))
+        for name in ("file_layout", "places", *ARRAYS):
             getattr(self, name).setflags(write=False)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -124,6 +131,16 @@ class DatasetIndex:
                 ("bytes a token", f"{held / tokens:.2f}, compressed"),
             ]
         return html_table("DatasetIndex", rows, notes=self.remarks())
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether `rows` estimates how many documents there are; see `ColumnLayout.is_stream`."""
+        return any(layout.is_stream for layout in self.layouts)
+
+    @property
+    def numbers(self) -> IntArray:
+        """All numbers of the row groups, as `FileEntry` has them: shape ``(numbers, row groups)``."""
+        return np.concatenate([np.stack([getattr(self, name) for name in ENTRY_ARRAYS]), self.places])
 
     @property
     def total_tokens(self) -> int:
@@ -178,8 +195,15 @@ class DatasetIndex:
 
     def file_number(self, path: str) -> int | None:
         """The place of a file in `files`, by its path; None where it is not there."""
-        place = bisect.bisect_left(self.files, path, key=lambda file: file.path)
-        return place if place < len(self.files) and self.files[place].path == path else None
+        return self._file_numbers.get(path)
+
+    def file_of(self, path: str) -> FileInfo:
+        """A file, by its path."""
+        return self.files[self._file_numbers[path]]
+
+    @cached_property
+    def _file_numbers(self) -> dict[str, int]:
+        return {file.path: number for number, file in enumerate(self.files)}
 
     def groups_of(self, file: int) -> slice:
         """The row groups of a file, by its place in `files`."""
@@ -198,11 +222,31 @@ class DatasetIndex:
     def chunks(self, groups: IntArray) -> list[ColumnChunk]:
         """What decoding needs to know of row groups."""
         files = self.file[groups]
-        numbers = zip(*(getattr(self, name)[groups].tolist() for name in ENTRY_ARRAYS), strict=True)
+        arrays = [*(getattr(self, name)[groups] for name in ENTRY_ARRAYS), *self.places[:, groups]]
+        numbers = zip(*(array.tolist() for array in arrays), strict=True)
         return [
             ColumnChunk.of(self.files[file].path, self.layouts[layout], row)
             for file, layout, row in zip(files.tolist(), self.file_layout[files].tolist(), numbers, strict=True)
         ]
+
+    def beside(self, chunk: ColumnChunk) -> tuple[tuple[FileInfo, int, int], ...]:
+        """The byte ranges that decoding a row group needs beside its chunk: (file, start, length) of each."""
+        ranges = format_named(self.format).beside(chunk)
+        return tuple((self.file_of(path), start, length) for path, start, length in ranges)
+
+    def open(self, storage: Storage, chunk: ColumnChunk) -> tuple[bytes, OpenChunk]:
+        """Read a row group, and look at it.
+
+        Returns:
+            The chunk's bytes, and what decodes them.
+
+        Raises:
+            StorageError: it cannot be read.
+            DataError: it is not what the index says.
+        """
+        raw = storage.read(self.file_of(chunk.path), chunk.start, chunk.length)
+        beside = [storage.read(*place) for place in self.beside(chunk)]
+        return raw, format_named(self.format).open(raw, chunk, beside)
 
     def itemsizes(self, groups: IntArray) -> IntArray:
         """Bytes that a token of each of some row groups takes when decoded."""
@@ -259,7 +303,7 @@ class DatasetIndex:
 
 def pack_index(index: DatasetIndex) -> dict[str, Any]:
     """The index as plain values."""
-    return {
+    packed: dict[str, Any] = {
         "files": [[file.path, file.size, file.version] for file in index.files],
         "layouts": [
             [x.column, x.physical_type, x.signed, x.max_definition_level, x.nullable_element] for x in index.layouts
@@ -269,6 +313,11 @@ def pack_index(index: DatasetIndex) -> dict[str, Any]:
         "file_layout": index.file_layout.astype("<i8").tobytes(),
         "arrays": {name: getattr(index, name).astype("<i8").tobytes() for name in ARRAYS},
     }
+    if index.format != "parquet":  # an index of Parquet is what it was before there were others
+        packed["format"] = index.format
+        packed["kinds"] = [layout.kind for layout in index.layouts]
+        packed["places"] = [place.astype("<i8").tobytes() for place in index.places]
+    return packed
 
 
 def unpack_index(payload: Any) -> DatasetIndex:
@@ -278,6 +327,9 @@ def unpack_index(payload: Any) -> DatasetIndex:
         DamagedContainerError: it is no index, or one that no dataset has; says what is wrong.
     """
     try:
+        format_name = payload.get("format", "parquet")
+        file = np.frombuffer(payload["arrays"]["file"], "<i8")
+        places = [np.frombuffer(place, "<i8") for place in payload.get("places", [])]
         index = DatasetIndex(
             files=tuple(FileInfo(path=path, size=size, version=version) for path, size, version in payload["files"]),
             layouts=tuple(
@@ -287,17 +339,22 @@ def unpack_index(payload: Any) -> DatasetIndex:
                     signed=signed,
                     max_definition_level=level,
                     nullable_element=nullable,
+                    kind=kind,
                 )
-                for column, physical_type, signed, level, nullable in payload["layouts"]
+                for (column, physical_type, signed, level, nullable), kind in zip(
+                    payload["layouts"], payload.get("kinds") or [""] * len(payload["layouts"]), strict=True
+                )
             ),
             column=payload["column"],
             root=payload.get("root"),  # indexes that were saved before there was one have none
             file_layout=np.frombuffer(payload["file_layout"], "<i8"),
+            format=format_name,
+            places=np.stack(places) if places else np.empty((0, len(file)), np.int64),
             **{name: np.frombuffer(payload["arrays"][name], "<i8") for name in ARRAYS},
         )
+        problem = _problem(index)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedContainerError(f"its fields are not those of an index ({error!r})") from error
-    problem = _problem(index)
     if problem is not None:
         raise DamagedContainerError(problem)
     return index
@@ -313,8 +370,12 @@ def _problem(index: DatasetIndex) -> str | None:
             return f"{file.path!r} is no path below a dataset's root"
         if not 0 <= file.size < 1 << 62:
             return f"{file.path!r} has {file.size:,} bytes"
-    if any(one.path >= other.path for one, other in pairwise(index.files)):
+    if index.format not in KINDS:
+        return f"it is of a format {index.format!r}, which there is not"
+    if index.format != "raw" and any(one.path >= other.path for one, other in pairwise(index.files)):
         return "its files are not sorted by path, or are there twice"
+    if len({file.path for file in index.files}) < len(index.files):
+        return "its files are there twice"
     if not isinstance(index.column, str) or not isinstance(index.root, (str, type(None))):
         return f"its column {index.column!r} or its root {index.root!r} is no text"
     if any(layout.column != index.column for layout in index.layouts):
@@ -332,7 +393,9 @@ def _problem(index: DatasetIndex) -> str | None:
     if (step < 0).any() or ((step == 0) & (np.diff(index.row_group) <= 0)).any():
         return "its row groups are not in storage order"
     sizes = np.array([file.size for file in index.files], np.int64)[index.file]
-    wrong = impossible_numbers(np.stack([getattr(index, name) for name in ENTRY_ARRAYS]), sizes)
+    if index.places.shape[1] != groups:
+        return "its arrays are not of one length"
+    wrong = format_named(index.format).impossible(index.numbers, sizes)
     if wrong is not None:
         place, numbers = wrong
         where = index.files[int(index.file[place])].path
@@ -346,7 +409,11 @@ def _problem(index: DatasetIndex) -> str | None:
 
 
 def assemble(
-    files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str, root: str | None = None
+    files: Sequence[FileInfo],
+    entries: Sequence[FileEntry],
+    column: str,
+    root: str | None = None,
+    format: str = "parquet",
 ) -> DatasetIndex:
     """The index of one column of files, from their entries."""
     layouts: dict[ColumnLayout, int] = {}
@@ -359,6 +426,8 @@ def assemble(
         layouts=tuple(layouts),
         column=column,
         root=root,
+        format=format,
+        places=np.ascontiguousarray(numbers[len(ENTRY_ARRAYS) :]),
         file_layout=file_layout,
         file=file,
         **{name: np.ascontiguousarray(numbers[place]) for place, name in enumerate(ENTRY_ARRAYS)},

@@ -14,13 +14,12 @@ A place over a network is the same for everybody: where the index was made from 
 
 from __future__ import annotations
 
-import bisect
 import shlex
 import threading
 
 import numpy as np
 
-from ..errors import DataError, FileChangedError
+from ..errors import ConfigError, DataError, FileChangedError
 from ..formats.base import ENTRY_ARRAYS, Format
 from ..storage.base import FileInfo, Storage
 from .index import DatasetIndex
@@ -118,22 +117,30 @@ class PinnedStorage(_View):
 
     def _is_same(self, here: FileInfo, stop: threading.Event | None) -> bool:
         index = self._index
+        storage = _Stoppable(self._storage, stop)
+        files = [here if file.path == here.path else self._pinned.get(file.path, file) for file in index.files]
         try:
-            entry = self._format.read_entry(_Stoppable(self._storage, stop), here, index.column, None)
-        except DataError:
+            entry = self._format.reader(storage, files, self._raw_dtype()).read(here, index.column, None)
+        except (ConfigError, DataError):
             return False
         if index.column not in entry.columns:
             return False
         layout, numbers = entry.columns[index.column]
-        number = bisect.bisect_left(index.files, here.path, key=lambda file: file.path)
-        begin, end = np.searchsorted(index.file, (number, number + 1))
-        indexed = np.stack([getattr(index, name)[begin:end] for name in ENTRY_ARRAYS])
+        number = index.file_number(here.path)
+        assert number is not None
+        indexed = index.numbers[:, index.groups_of(number)]
         if layout != index.layouts[int(index.file_layout[number])] or indexed.shape != numbers.shape:
             return False
         # Counting finds bounds, too, where the footer has none.
         untold = numbers[_BOUNDS[0]] < 0
         numbers[np.ix_(_BOUNDS, untold)] = indexed[np.ix_(_BOUNDS, untold)]
-        return np.array_equal(indexed[_COMPARED], numbers[_COMPARED])
+        compared = [*_COMPARED, *range(len(ENTRY_ARRAYS), len(numbers))]
+        return np.array_equal(indexed[compared], numbers[compared])
+
+    def _raw_dtype(self) -> np.dtype[np.integer] | None:
+        """What ids were stored as, where the index is of such files as do not tell."""
+        layouts = self._index.layouts
+        return layouts[0].dtype if self._index.format == "raw" and layouts else None
 
     def _command(self) -> str:
         source = shlex.join(self._storage.identity.split("\n"))

@@ -25,9 +25,10 @@ import numpy as np
 from ..engine.processes import check_storage
 from ..errors import ConfigError, ParquetLoaderError
 from ..formats.base import ENTRY_ARRAYS, ColumnChunk
-from ..formats.parquet import PARQUET
+from ..formats.known import format_named
+from ..index.build import raw_dtype_of
 from ..index.index import DatasetIndex
-from ..options import all_cores, integer
+from ..options import all_cores, file_format, integer
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -161,6 +162,8 @@ def check(
     memory_bytes: int = 4 << 30,
     retry_seconds: float = RETRY_SECONDS,
     progress: Progress | None = None,
+    format: str | None = None,
+    raw_dtype: object = None,
 ) -> CheckReport:
     """Read every byte of a set, and say everything that is wrong with it.
 
@@ -186,6 +189,7 @@ def check(
             written. Where there are more documents than that, those of every second, third, ... content are looked at.
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (bytes done, bytes in all), from this thread.
+        format, raw_dtype: see `build_index`.
 
     Raises:
         ConfigError: arguments that cannot work, no list of integers, or a ``state`` that is another file.
@@ -197,11 +201,12 @@ def check(
         raise ConfigError(f"eos_id must be an integer in [0, {vocab_size - 1}], not {eos_id!r}")
     if state is not None:
         refuse_state(Path(state).expanduser())
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    dtype = raw_dtype_of(raw_dtype)
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
     workers = threads or (max(_REMOTE_REQUESTS, all_cores()) if storage.is_remote else all_cores())
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
     column = column or (expected.column if expected is not None else None)
-    found, faults = readable_index(storage, column, workers)
+    found, faults = readable_index(storage, column, workers, format, dtype)
     if expected is not None:
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
@@ -355,7 +360,7 @@ class _Check:
 
     def _units(self) -> Iterator[Unit]:
         index, done = self._index, self._state.done
-        for number, file in enumerate(index.files):
+        for number in range(len(index.files)):
             groups: list[int] = []
             size = 0
             for group in range(int(self._borders[number]), int(self._borders[number + 1])):
@@ -370,12 +375,20 @@ class _Check:
                 yield self._unit(number, groups)
             if self._all_columns and self._state.rest[number] == -1:
                 gaps = tuple(self._gaps(number))
-                yield Unit(number=number, file=file, gaps=gaps, questions=self._questions)
+                yield self._unit(number, (), gaps)
 
-    def _unit(self, number: int, groups: Sequence[int]) -> Unit:
-        chunks = tuple(self._index.chunks(np.array(groups)))
-        file = self._index.files[number]
-        return Unit(number=number, file=file, groups=tuple(groups), chunks=chunks, questions=self._questions)
+    def _unit(self, number: int, groups: Sequence[int], gaps: tuple[tuple[int, int], ...] = ()) -> Unit:
+        chunks = tuple(self._index.chunks(np.array(groups, np.int64)))
+        return Unit(
+            number=number,
+            file=self._index.files[number],
+            format=format_named(self._index.format),
+            groups=tuple(groups),
+            chunks=chunks,
+            besides=tuple(self._index.beside(chunk) for chunk in chunks),
+            gaps=gaps,
+            questions=self._questions,
+        )
 
     def _gaps(self, number: int) -> Iterator[tuple[int, int]]:
         """(Start, length) of what lies between a file's row groups: its head, other columns, its footer."""
@@ -445,10 +458,9 @@ class _Check:
         if self._searched == _SEARCHED_GROUPS:
             return ""
         self._searched += 1
-        file = next(file for file in self._index.files if file.path == chunk.path)
         try:
-            raw = self._storage.read(file, chunk.start, chunk.length)
-            found = documents_outside(PARQUET.open(raw, chunk).parts(), low, high)
+            _, opened = self._index.open(self._storage, chunk)
+            found = documents_outside(opened.parts(), low, high)
         except ParquetLoaderError:  # it could be read before, and is told as it was then
             return ""
         if not found:

@@ -22,12 +22,12 @@ from ..advice import tokenization
 from ..blocks import IntArray, TokenArray
 from ..errors import ConfigError, DataError, ParquetLoaderError, StorageError
 from ..formats.base import CODEC_NAMES, ENTRY_ARRAYS, FileEntry
-from ..formats.parquet import PARQUET
+from ..formats.known import format_named, format_of
 from ..formats.parquet.describe import described_pages
-from ..index.build import index_storage
+from ..index.build import index_storage, raw_dtype_of
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
-from ..options import IndexLike
+from ..options import IndexLike, file_format
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -251,6 +251,8 @@ def inspect(
     seed: int = 0,
     strict: bool = True,
     retry_seconds: float = RETRY_SECONDS,
+    format: str | None = None,
+    raw_dtype: object = None,
 ) -> Inspection:
     """Look at a set: its footers, and some of its row groups.
 
@@ -267,29 +269,31 @@ def inspect(
         strict: whether a file that cannot be read, or has no such column, is an error; else it is left out, and one of
             the ``problems``.
         retry_seconds: how long a request over the network is tried again once it has failed.
+        format, raw_dtype: see `build_index`.
 
     Raises:
         ConfigError: no list of integers, or several: `candidates` tells which; or no tokenizer that the files name.
         DataError: a file that is no readable Parquet.
         StorageError: a path that cannot be listed or read.
     """
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
+    dtype = raw_dtype_of(raw_dtype)
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
     left_out: list[Fault] = []
     if index is None:
         try:
-            found = index_storage(storage, column=column, cache_dir=cache_dir)
+            found = index_storage(storage, column=column, cache_dir=cache_dir, format=format, raw_dtype=dtype)
         except ParquetLoaderError as error:
             if strict:
                 raise
             try:
-                found, left_out = readable_index(storage, column, _FOOTERS_AT_ONCE)
+                found, left_out = readable_index(storage, column, _FOOTERS_AT_ONCE, format, dtype)
             except ParquetLoaderError:
                 raise error from None
             if not left_out:  # it was nothing that is the matter with files
                 raise
     else:
         found = index if isinstance(index, DatasetIndex) else DatasetIndex.load(index)
-        storage = PinnedStorage(storage, found, PARQUET)
+        storage = PinnedStorage(storage, found, format_named(found.format))
     if not len(found):
         raise ConfigError(
             f"{storage.root} has no row group with rows: there is nothing in its {len(found.files)} files"
@@ -337,7 +341,12 @@ def inspect(
 
 
 def candidates(
-    source: Source, *, storage_options: Mapping[str, Any] | None = None, retry_seconds: float = RETRY_SECONDS
+    source: Source,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    retry_seconds: float = RETRY_SECONDS,
+    format: str | None = None,
+    raw_dtype: object = None,
 ) -> tuple[Candidate, ...]:
     """The columns of a set's files, those that may hold tokens first, and those that most files have.
 
@@ -346,10 +355,12 @@ def candidates(
     Raises:
         StorageError, DataError: no file can be read.
     """
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds)
-    files = storage.list_files()
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
+    listed = storage.list_files()
+    reader = format_of(storage, listed, format).reader(storage, listed, raw_dtype_of(raw_dtype))
+    files = reader.files
     some = [files[place] for place in np.unique(np.linspace(0, len(files) - 1, _CANDIDATE_FILES).astype(int)).tolist()]
-    read = read_entries(storage, some, None, None, _FOOTERS_AT_ONCE)
+    read = read_entries(reader, some, None, None, _FOOTERS_AT_ONCE)
     entries = [each for each in read if isinstance(each, FileEntry)]
     if not entries:
         raise next(each for each in read if isinstance(each, ParquetLoaderError))
@@ -433,7 +444,7 @@ def _looked_at(storage: Storage, index: DatasetIndex, groups: list[int]) -> tupl
 
 def _look(storage: Storage, index: DatasetIndex, group: int) -> _Looked:
     chunk = index.chunk(group)
-    raw = storage.read(index.files[int(index.file[group])], chunk.start, chunk.length)
+    raw, opened = index.open(storage, chunk)
     lengths: list[IntArray] = []
     firsts: list[TokenArray] = []
     lasts: list[TokenArray] = []
@@ -441,7 +452,7 @@ def _look(storage: Storage, index: DatasetIndex, group: int) -> _Looked:
     most: list[int] = []
     shown: TokenArray = np.empty(0, np.int64)
     document = 0
-    for tokens, offsets in whole_documents(PARQUET.open(raw, chunk).parts()):
+    for tokens, offsets in whole_documents(opened.parts()):
         own = np.diff(offsets)
         filled = own > 0
         firsts.append(tokens[offsets[:-1][filled]])
@@ -464,7 +475,7 @@ def _look(storage: Storage, index: DatasetIndex, group: int) -> _Looked:
         most=max(most, default=-1),
         document=document,
         ids=shown,
-        pages=described_pages(raw, chunk),
+        pages=described_pages(raw, chunk) if index.format == "parquet" else (),
     )
 
 

@@ -48,11 +48,10 @@ def document_lengths(
 
     def run(task: TaskPlan) -> int:
         work = TaskWork.of(config.index, plan, task)
-        lengths = config.format.document_lengths(read_chunks(config.storage, work, None), work.chunks)
-        end = 0
-        for ordinal, chunk in zip(task.ordinals, work.chunks, strict=True):
-            begin, end = end, end + chunk.rows
-            found[splits[ordinal] : splits[ordinal + 1]] = lengths[begin:end]
+        raws, besides = read_chunks(config.storage, work, None)
+        lengths = config.format.document_lengths(raws, work.chunks, config.eos_id, besides)
+        for ordinal, each in zip(task.ordinals, lengths, strict=True):
+            found[splits[ordinal] : splits[ordinal + 1]] = each
         return len(task.ordinals)
 
     done, needed = 0, sum(len(task.ordinals) for task in plan.tasks)
@@ -65,7 +64,7 @@ def document_lengths(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if config.eos_id is not None:
+    if config.appends_eos:
         found += 1
     return found
 

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from ..errors import DataError, FileChangedError, ParquetLoaderError, StorageError
-from ..formats.base import Counting, CountingBudget, FileEntry
-from ..formats.parquet import PARQUET
+from ..formats.base import Counting, CountingBudget, EntryReader, FileEntry
+from ..formats.known import format_of
 from ..index.build import choose_column, rank_of_name
 from ..index.index import DatasetIndex, assemble
 from ..storage.base import FileInfo, Storage
@@ -21,13 +23,13 @@ _COUNTING_BYTES = 1 << 30
 
 
 def read_entries(
-    storage: Storage, files: Sequence[FileInfo], column: str | None, counting: Counting | None, threads: int
+    reader: EntryReader, files: Sequence[FileInfo], column: str | None, counting: Counting | None, threads: int
 ) -> list[FileEntry | ParquetLoaderError]:
-    """Of each file its entry, or why it has none; see `Format.read_entry`."""
+    """Of each file its entry, or why it has none; see `EntryReader.read`."""
 
     def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
         try:
-            return PARQUET.read_entry(storage, file, column, counting)
+            return reader.read(file, column, counting)
         except (DataError, StorageError) as error:
             return error
 
@@ -35,15 +37,24 @@ def read_entries(
         return list(pool.map(entry, files))
 
 
-def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[DatasetIndex, list[Fault]]:
+def readable_index(
+    storage: Storage,
+    column: str | None,
+    threads: int,
+    format: str | None = None,
+    raw_dtype: np.dtype[np.integer] | None = None,
+) -> tuple[DatasetIndex, list[Fault]]:
     """The index of what can be read, from the footers as they are now, and what cannot.
 
     Raises:
         ConfigError: several columns may be meant, or none is in all files that have a list of integers.
         StorageError: no file can be read.
     """
-    files, lost = storage.list_readable() if isinstance(storage, LocalStorage) else (storage.list_files(), {})
-    read = read_entries(storage, files, column, Counting(CountingBudget(_COUNTING_BYTES), False), threads)
+    listed, lost = storage.list_readable() if isinstance(storage, LocalStorage) else (storage.list_files(), {})
+    file_format = format_of(storage, listed, format)
+    reader = file_format.reader(storage, listed, raw_dtype)
+    files = reader.files
+    read = read_entries(reader, files, column, Counting(CountingBudget(_COUNTING_BYTES), False), threads)
     faults = [fault_of(error, "unreadable", path) for path, error in lost.items()]
     column = column or _common_column([each for each in read if isinstance(each, FileEntry)])
     good = []
@@ -63,7 +74,7 @@ def readable_index(storage: Storage, column: str | None, threads: int) -> tuple[
         raise StorageError(f"no file of {storage.root} can be read: {told}")
     kept, entries = [file for file, _ in good], [each for _, each in good]
     root = storage.root if storage.is_remote else ""
-    return assemble(kept, entries, choose_column(kept, entries, column), root), faults
+    return assemble(kept, entries, choose_column(kept, entries, column), root, file_format.name), faults
 
 
 def _common_column(entries: list[FileEntry]) -> str | None:

@@ -214,7 +214,7 @@ def _columns_there(
         wanted[number].append((at, row))
     files = {number: index.files[number] for number in wanted}
     if columns_from is not None:
-        storage = open_storage(columns_from, storage_options)
+        storage = open_storage(columns_from, storage_options, kind="parquet")
         files = _files_beside(storage, files)
     found: list[dict[str, Any]] = [dict.fromkeys(columns) for _ in places]
     there: set[str] = set()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import DataError, ParquetLoaderError, StorageError
-from ..formats.base import ColumnChunk
-from ..formats.parquet import PARQUET
+from ..formats.base import ColumnChunk, Format
 from ..formats.parquet.pages import crc32
 from ..storage.base import FileInfo, Storage
 from .beside import damaged_pages
@@ -36,16 +35,20 @@ class Unit:
     Attributes:
         number: of the file in the index.
         file: the file.
+        format: decodes it.
         groups: of the index; none where it is the rest of the file.
         chunks: of the row groups.
+        besides: of each row group the further byte ranges that decoding needs, (file, start, length).
         gaps: of the rest of a file, (start, length) of what lies between its row groups' chunks.
         questions: what is asked of documents.
     """
 
     number: int
     file: FileInfo
+    format: Format
     groups: tuple[int, ...] = ()
     chunks: tuple[ColumnChunk, ...] = ()
+    besides: tuple[tuple[tuple[FileInfo, int, int], ...], ...] = ()
     gaps: tuple[tuple[int, int], ...] = ()
     questions: Questions
 
@@ -77,8 +80,10 @@ def look(storage: Storage, unit: Unit, stop: threading.Event | None = None) -> l
     raws = _raws(storage, unit, stop)
     for begin, end in _runs(unit.chunks):
         run, chunks = raws[begin:end], unit.chunks[begin:end]
-        found += _together(run, chunks, unit.questions) or [
-            _look_at_group(chunk, raw, unit.questions) for chunk, raw in zip(chunks, run, strict=True)
+        alone = any(unit.besides)  # what is needed beside a chunk is read with it
+        found += (None if alone else _together(run, chunks, unit)) or [
+            _look_at_group(chunk, raw, unit, [functools.partial(storage.read, *place, stop) for place in beside])
+            for chunk, raw, beside in zip(chunks, run, unit.besides[begin:end], strict=True)
         ]
     return found
 
@@ -102,18 +107,18 @@ def _runs(chunks: Sequence[ColumnChunk]) -> Iterator[tuple[int, int]]:
 
 
 def _together(
-    raws: Sequence[memoryview | StorageError], chunks: Sequence[ColumnChunk], questions: Questions
+    raws: Sequence[memoryview | StorageError], chunks: Sequence[ColumnChunk], unit: Unit
 ) -> list[Looked] | None:
     """What was found in row groups that are decoded together; None where they have to be looked at one by one."""
     sound = [raw for raw in raws if not isinstance(raw, StorageError)]
     if len(raws) == 1 or len(sound) < len(raws):
         return None
-    dtype = np.dtype(questions.dtype)
+    dtype = np.dtype(unit.questions.dtype)
     bound = int(np.iinfo(dtype).max) + 1
-    part = PARQUET.decode_together(sound, chunks, dtype=dtype, bound=bound, eos_id=None)
+    part = unit.format.decode_together(sound, chunks, dtype=dtype, bound=bound, eos_id=None)
     if part is None:
         return None
-    scanned = scan_together(part, chunks, questions)
+    scanned = scan_together(part, chunks, unit.questions)
     return [Looked(each, crc32(raw), None) for each, raw in zip(scanned, sound, strict=True)]
 
 
@@ -135,31 +140,34 @@ def _raws(storage: Storage, unit: Unit, stop: threading.Event | None) -> list[me
     return found
 
 
-def _look_at_group(chunk: ColumnChunk, raw: memoryview | StorageError, questions: Questions) -> Looked:
+def _look_at_group(
+    chunk: ColumnChunk, raw: memoryview | StorageError, unit: Unit, beside: Sequence[Callable[[], bytes]]
+) -> Looked:
     if isinstance(raw, StorageError):
         return Looked(None, -1, raw)
     checksum = -1
     try:
-        opened = PARQUET.open(raw, chunk)
+        opened = unit.format.open(raw, chunk, [read() for read in beside])
         bare = (raw,) if _is_small(chunk) else opened.unverified()
         checksum = functools.reduce(lambda value, data: crc32(data, value), bare, 0)
-        return Looked(scan_group(opened, chunk, questions), checksum, None)
-    except DataError as error:
+        return Looked(scan_group(opened, chunk, unit.questions), checksum, None)
+    except (DataError, StorageError) as error:
         return Looked(None, checksum, error)
 
 
 def _look_at_rest(storage: Storage, unit: Unit, stop: threading.Event | None) -> Looked:
     checksum = 0
     error: ParquetLoaderError | None = None
+    is_parquet = unit.format.name == "parquet"
     try:
         for start, length in unit.gaps:
             for begin in range(start, start + length, _PIECE_BYTES):
                 piece = storage.read(unit.file, begin, min(_PIECE_BYTES, start + length - begin), stop)
                 checksum = crc32(piece, checksum)
-                if not begin and piece[:4] != b"PAR1":
+                if is_parquet and not begin and piece[:4] != b"PAR1":
                     problem = "does not begin as a Parquet file does: its first bytes are damaged"
                     error = DataError(problem, path=unit.file.path)
-        if error is None:
+        if is_parquet and error is None:
             error = _first_of(damaged_pages(storage, unit.file, unit.gaps, stop))
     except StorageError as problem:
         return Looked(None, -1, problem)

@@ -9,8 +9,9 @@ folder that all of it lies under; a file is known by its path relative to that r
     s3://bucket/set/lang=*/            bucket/set      lang=en/b.parquet, ...
     [/data/x, /data/y/b.parquet]       /data           x/a.parquet, y/b.parquet
 
-Folders and globs give ``*.parquet`` at any depth, passing over every file and folder whose name starts with ``_`` or
-``.`` (temporaries, ``_SUCCESS``, checksums). A file named outright is taken as it is. Links are followed as though
+Folders and globs give the files of one kind at any depth, ``*.parquet`` for instance (`kinds`), passing over every file
+and folder whose name starts with ``_`` or ``.`` (temporaries, ``_SUCCESS``, checksums). A file named outright is taken
+as it is. Links are followed as though
 what they point to lay in their place, except a link back to a folder that it lies in. In a glob ``*``, ``?`` and
 ``[...]`` match within a name, and ``**`` stands for any number of folders; a path that exists is never taken for a
 glob, so that a folder may be called ``a[1]``.
@@ -31,6 +32,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
+from .kinds import is_data, is_hidden, kind_of, of_one_kind, patterns
 
 __all__ = [
     "WILDCARD",
@@ -79,7 +81,7 @@ class Storage(Protocol):
         """Every file of the source, sorted by path; never an empty list.
 
         Raises:
-            PathNotFoundError: there is no such path, or no Parquet file in it.
+            PathNotFoundError: there is no such path, or no data file in it.
             StorageError: it cannot be listed.
         """
 
@@ -140,15 +142,6 @@ def common_base(bases: Iterable[str]) -> str:
     return "".join(part + "/" for part in split[0][:common])
 
 
-def is_hidden(inside: str) -> bool:
-    """Whether whoever reads a folder passes over a path below it: any name in it starts with ``_`` or ``.``.
-
-    >>> is_hidden("a/_staging/part.parquet"), is_hidden("a/b.txt")
-    (True, False)
-    """
-    return any(name.startswith(("_", ".")) for name in inside.split("/"))
-
-
 _TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_hudi": "Hudi"}
 _ICEBERG_LOG = re.compile(r"(?:^|/)metadata/[^/]*\.metadata\.json$")
 
@@ -168,11 +161,6 @@ def refuse_table(path: str) -> None:
             "and only the log tells which are; give the paths of its live files as a list, which the table's own "
             "library names, or rewrite the table as plain Parquet"
         )
-
-
-def is_data(inside: str) -> bool:
-    """Whether a path below a folder is one of its data files."""
-    return inside.endswith(".parquet") and not is_hidden(inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,34 +205,41 @@ class Listing:
             self.passed_over.append(path.rsplit("/", 1)[-1])
         return wanted
 
-    def data_files(self, root: str, shown: str) -> list[FileInfo]:
-        """All files by path, of a source that is shown as ``shown``; says clearly when there are none.
+    def data_files(self, root: str, shown: str, kind: str | None) -> list[FileInfo]:
+        """The files of one kind by path, of a source that is shown as ``shown``; says clearly when there are none.
 
         Raises:
-            ConfigError: a file is named twice.
+            ConfigError: a file is named twice, or there are files of several kinds.
             PathNotFoundError: there is none.
             StorageError: a file has no size, or a name that is not UTF-8.
         """
         files: dict[str, FileInfo] = {}
-        for found in (found for each in self.found for found in each):
+        named: set[str] = set()
+        every = [found for each in self.found for found in each]
+        settled = of_one_kind(every, kind, shown, path=lambda found: found.path, named=lambda found: found.is_named)
+        for found in settled:
             relative = found.path[len(root) :]
             path = f"{shown.rstrip('/')}/{relative}"
             if relative in files:
                 raise ConfigError(f"{path} is named twice by the list of paths; each file may come once")
             if found.size is None:
-                raise StorageError(f"{path} has no size; a Parquet file is read from its end")
+                raise StorageError(f"{path} has no size; a data file is read from its end")
             try:
                 relative.encode()
             except UnicodeEncodeError:
                 raise StorageError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
+            if found.is_named:
+                named.add(relative)
             files[relative] = FileInfo(path=relative, size=found.size, version=found.version)
-        if not files:
-            seen = ", ".join(sorted(self.passed_over)[:5])
-            advice = conversion_of(self.passed_over, shown)
+        if not any(kind_of(path) or path in named for path in files):
+            others = sorted([*self.passed_over, *(found.path.rsplit("/", 1)[-1] for found in every)])
+            seen = ", ".join(others[:5])
+            advice = conversion_of(others, shown)
+            wanted = "Parquet, Arrow or raw" if kind is None else {"parquet": "Parquet"}.get(kind, kind)
             raise PathNotFoundError(
-                f"{shown} holds no Parquet file: looked for *.parquet at any depth, passing over names that start "
-                f"with _ or .; "
-                + (f"found only {len(self.passed_over)} others ({seen})" if seen else "found nothing")
+                f"{shown} holds no {wanted} file: looked for {', '.join(patterns(kind))} at any depth, passing over "
+                "names that start with _ or .; "
+                + (f"found only {len(others)} others ({seen})" if seen else "found nothing")
                 + (f": {advice}" if advice else "")
             )
         return [files[path] for path in sorted(files)]

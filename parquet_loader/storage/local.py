@@ -31,9 +31,15 @@ _READ_ONLY = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY"
 
 
 class LocalStorage:
-    """Files on disk; a version is the modification time in nanoseconds."""
+    """Files on disk; a version is the modification time in nanoseconds.
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    Args:
+        paths: what the source consists of.
+        kind: of the files that are meant, see `kinds`; None for that which is there.
+    """
+
+    def __init__(self, paths: Sequence[str], kind: str | None = None) -> None:
+        self._kind = kind
         self._entries = [_local_entry(path) for path in paths]
         self._base = common_base(entry.base for entry in self._entries)
 
@@ -46,12 +52,12 @@ class LocalStorage:
         return "\n".join(sorted(entry.path for entry in self._entries))
 
     def list_files(self) -> list[FileInfo]:
-        return self.find(is_data).data_files(self._base, self.root)
+        return self.find(is_data).data_files(self._base, self.root, self._kind)
 
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
         """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
         lost: dict[str, StorageError] = {}
-        files = self.find(is_data, lost).data_files(self._base, self.root)
+        files = self.find(is_data, lost).data_files(self._base, self.root, self._kind)
         return files, {path[len(self._base) :]: error for path, error in lost.items()}
 
     def find(self, wants: Callable[[str], bool], lost: dict[str, StorageError] | None = None) -> Listing:

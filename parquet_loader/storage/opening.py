@@ -19,7 +19,11 @@ Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Storage
 
 
 def open_storage(
-    source: Source, storage_options: Mapping[str, Any] | None = None, *, retry_seconds: float = RETRY_SECONDS
+    source: Source,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    retry_seconds: float = RETRY_SECONDS,
+    kind: str | None = None,
 ) -> Storage:
     """The storage of a source.
 
@@ -27,6 +31,8 @@ def open_storage(
         source: a path, URL or glob, or several; or a `Storage` of your own, which is taken as it is.
         storage_options: passed on to the fsspec filesystem; not for local paths.
         retry_seconds: how long a request over the network is tried again once it has failed.
+        kind: of the files that are meant, see `kinds`; None for that which is there. A storage of your own lists what
+            it lists.
 
     Raises:
         ConfigError: an empty list, what is no path, or entries on different filesystems.
@@ -60,10 +66,10 @@ def open_storage(
     if len(local) == len(urls):
         if storage_options:
             raise ConfigError(f"storage_options {sorted(storage_options)} do not apply to local paths; leave them out")
-        return LocalStorage(local)
+        return LocalStorage(local, kind)
     if local:
         raise ConfigError(f"{local[0]} is a local path and others are URLs; give each its own loader")
-    return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds)
+    return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds, kind=kind)
 
 
 def is_local(source: Source) -> bool:

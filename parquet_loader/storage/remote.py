@@ -53,14 +53,21 @@ class FsspecStorage:
         urls: what the source consists of.
         storage_options: for the filesystem.
         retry_seconds: how long a request is tried again once it has failed.
+        kind: of the files that are meant, see `kinds`; None for that which is there.
 
     Attributes:
         is_in_memory: whether the files are in this process's memory, where no other one sees them.
     """
 
     def __init__(
-        self, urls: Sequence[str], storage_options: Mapping[str, Any], *, retry_seconds: float = RETRY_SECONDS
+        self,
+        urls: Sequence[str],
+        storage_options: Mapping[str, Any],
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+        kind: str | None = None,
     ) -> None:
+        self._kind = kind
         locations = [Location(url) for url in urls]
         self._urls = [str(location) for location in locations]
         self.scrubber = Scrubber(urls, storage_options)
@@ -136,7 +143,7 @@ class FsspecStorage:
         return entry_of(path, "file")
 
     def list_files(self) -> list[FileInfo]:
-        return self.find(is_data).data_files(self._base, self.root)
+        return self.find(is_data).data_files(self._base, self.root, self._kind)
 
     def find(self, wants: Callable[[str], bool]) -> Listing:
         """All files that are wanted, of whatever kind."""

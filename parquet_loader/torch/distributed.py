@@ -26,6 +26,8 @@ def shared_index(
     cache_dir: str | os.PathLike[str] | None = None,
     retry_seconds: float = RETRY_SECONDS,
     group: torch.distributed.ProcessGroup | None = None,
+    format: str | None = None,
+    raw_dtype: object = None,
 ) -> DatasetIndex:
     """The index of a dataset, built by the first rank of a process group and sent to the others.
 
@@ -34,7 +36,7 @@ def shared_index(
     then wait for the others for ever. Of a mixture call it for each source, for the ``index`` of its `Component`.
 
     Args:
-        source, column, storage_options, cache_dir, retry_seconds: as for `build_index`.
+        source, column, storage_options, cache_dir, retry_seconds, format, raw_dtype: as for `build_index`.
         group: the process group; None for the default one.
 
     Raises:
@@ -43,7 +45,13 @@ def shared_index(
 
     def build() -> DatasetIndex:
         return build_index(
-            source, column=column, storage_options=storage_options, cache_dir=cache_dir, retry_seconds=retry_seconds
+            source,
+            column=column,
+            storage_options=storage_options,
+            cache_dir=cache_dir,
+            retry_seconds=retry_seconds,
+            format=format,
+            raw_dtype=raw_dtype,
         )
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

@@ -216,7 +216,8 @@ def test_a_missing_entry_of_a_list_is_not_found(place: Place) -> None:
 
 def test_a_folder_without_data_says_what_it_holds(place: Place) -> None:
     fill(place, "x/part.csv", "x/_SUCCESS")
-    with pytest.raises(PathNotFoundError, match=r"holds no Parquet file.*2 others \(_SUCCESS, part\.csv\)"):
+    told = r"holds no Parquet, Arrow or raw file.*2 others \(_SUCCESS, part\.csv\)"
+    with pytest.raises(PathNotFoundError, match=told):
         place.open("x").list_files()
 
 

@@ -228,6 +228,41 @@ class ParquetPretokenized(ParquetDefault):
         return super().open(folder, state)
 
 
+class ParquetArrow(ParquetDefault):
+    """parquet_loader on uncompressed Arrow files: a record batch for each row group."""
+
+    title = "parquet_loader, Arrow"
+    converts = True
+
+    def convert(self, files: Sequence[Path], folder: Path) -> None:
+        for file in files:
+            source = pq.ParquetFile(file)
+            with pa.OSFile(str(folder / f"{file.stem}.arrow"), "wb") as sink:
+                schema = source.schema_arrow
+                with pa.ipc.new_file(sink, schema) as writer:
+                    for group in range(source.num_row_groups):
+                        writer.write_table(source.read_row_group(group).combine_chunks())
+
+
+class ParquetRaw(ParquetDefault):
+    """parquet_loader on raw shards of two-byte ids, documents ended by an id that is in none."""
+
+    title = "parquet_loader, raw"
+    converts = True
+    keywords: Mapping[str, Any] = {"raw_dtype": "uint16", "eos_id": 65_535}
+
+    def convert(self, files: Sequence[Path], folder: Path) -> None:
+        for file in files:
+            with (folder / f"{file.stem}.bin").open("wb") as sink:
+                for tokens, lengths in documents([file], self.options.column):
+                    ends = np.cumsum(lengths)
+                    np.insert(tokens.astype(np.uint16), ends, 65_535).tofile(sink)
+
+    def open(self, folder: Path, state: Any) -> Iterator[Any]:
+        self.options = replace(self.options, column=None)  # type: ignore[arg-type]
+        return super().open(folder, state)
+
+
 # ── Hugging Face datasets ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -775,6 +810,8 @@ LOADERS: dict[str, type[Loader]] = {
     "parquet_loader": ParquetDefault,
     "parquet_loader-processes": ParquetProcesses,
     "parquet_loader-layout": ParquetPretokenized,
+    "parquet_loader-arrow": ParquetArrow,
+    "parquet_loader-raw": ParquetRaw,
     "datasets-map": DatasetsMap,
     "datasets-arrow": DatasetsArrow,
     "datasets-streaming": DatasetsStreaming,

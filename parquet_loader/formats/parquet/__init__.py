@@ -8,7 +8,12 @@ chunk bytes ──► pages ──► levels ──► offsets ─┐
 
 from __future__ import annotations
 
-from ..base import Format
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...storage.base import FileInfo, Storage
+from ..base import ColumnChunk, Counting, FileEntry, Format, impossible_numbers
 from .decode import OpenChunk, decode_cost, decode_together, document_lengths, most_decode_cost, one_part_slots
 from .entries import read_entry
 from .pages import SLOW_CODECS
@@ -17,8 +22,31 @@ from .values import kept_bytes
 __all__ = ["PARQUET"]
 
 
+class _Reader:
+    """See `formats.base.EntryReader`: a file's footer tells all there is to know of it."""
+
+    def __init__(self, storage: Storage, files: Sequence[FileInfo], raw_dtype: np.dtype[np.integer] | None) -> None:
+        self._storage = storage
+        self.files = files
+
+    def together(self, file: FileInfo) -> Sequence[FileInfo]:
+        return ()
+
+    def read(
+        self, file: FileInfo, column: str | None, counting: Counting | None, aligned: Sequence[str] = ()
+    ) -> FileEntry:
+        return read_entry(self._storage, file, column, counting)
+
+
+def _nothing_beside(chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:
+    return ()
+
+
 class _Parquet:
-    read_entry = staticmethod(read_entry)
+    name = "parquet"
+    reader = staticmethod(_Reader)
+    impossible = staticmethod(impossible_numbers)
+    beside = staticmethod(_nothing_beside)
     decode_cost = staticmethod(decode_cost)
     one_part_slots = staticmethod(one_part_slots)
     most_decode_cost = staticmethod(most_decode_cost)

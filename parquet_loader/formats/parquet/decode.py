@@ -169,7 +169,7 @@ class OpenChunk:
         DataError: headers are damaged, or there are other bytes than the footer says.
     """
 
-    def __init__(self, raw: bytes | memoryview, chunk: ColumnChunk) -> None:
+    def __init__(self, raw: bytes | memoryview, chunk: ColumnChunk, beside: Sequence[bytes | memoryview] = ()) -> None:
         if chunk.codec not in CODECS:
             raise chunk.error(
                 f"compression {chunk.codec!r} is unknown; rewrite the file with zstd, snappy, lz4 or none"
@@ -408,19 +408,24 @@ def decode_together(
     dtype: np.dtype[np.integer],
     bound: int,
     eos_id: int | None,
+    besides: Sequence[Sequence[bytes | memoryview]] = (),
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
     block = _together(raws, chunks, Wanted(dtype=dtype, bound=bound))
     return None if block is None else _part(0, block, eos_id, goes_on=False, complete=True)
 
 
-def document_lengths(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> IntArray:
+def document_lengths(
+    raws: Sequence[bytes | memoryview],
+    chunks: Sequence[ColumnChunk],
+    eos_id: int | None = None,
+    besides: Sequence[Sequence[bytes | memoryview]] = (),
+) -> list[IntArray]:
     """See `Format.document_lengths`."""
     block = _together(raws, chunks, None) if len(chunks) > 1 else None
     if block is not None:
-        return np.diff(block.offsets)
-    none: list[IntArray] = [np.empty(0, np.int64)]
-    return np.concatenate(none + [OpenChunk(raw, chunk).lengths() for raw, chunk in zip(raws, chunks, strict=True)])
+        return np.split(np.diff(block.offsets), np.cumsum([chunk.rows for chunk in chunks[:-1]]))
+    return [OpenChunk(raw, chunk).lengths() for raw, chunk in zip(raws, chunks, strict=True)]
 
 
 def _together(

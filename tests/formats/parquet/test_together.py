@@ -110,7 +110,7 @@ def test_together_they_are_what_they_are_one_by_one(
     options: dict[str, Any] = dict(
         dtype=np.dtype(target), bound=min(bound, int(np.iinfo(target).max) + 1), eos_id=eos_id
     )
-    lengths = document_lengths([raw for raw, _ in chunks], [chunk for _, chunk in chunks])
+    lengths = np.concatenate(document_lengths([raw for raw, _ in chunks], [chunk for _, chunk in chunks]))
     assert lengths.tolist() == [len(document or []) for document in documents]
     part = together(chunks, **options)
     if part is None:  # ids out of range, and nothing else

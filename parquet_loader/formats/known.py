@@ -1,0 +1,54 @@
+"""The formats there are, and which of them a set is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ConfigError
+from ..storage.base import FileInfo, Storage
+from ..storage.kinds import KINDS, kind_of
+from .base import Format
+from .parquet import PARQUET
+
+__all__ = ["format_named", "format_of"]
+
+_FORMATS: dict[str, Format] = {each.name: each for each in (PARQUET,)}
+# How files begin, for those whose names say nothing.
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "raw"}
+
+
+def format_named(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        ConfigError: there is none of this name here.
+    """
+    if name not in _FORMATS:
+        raise ConfigError(f"there is no format {name!r}; there are {', '.join(map(repr, KINDS))}")
+    return _FORMATS[name]
+
+
+def format_of(storage: Storage, files: Sequence[FileInfo], name: str | None = None) -> Format:
+    """The format of a set.
+
+    Args:
+        storage: where it lies.
+        files: what its listing gave.
+        name: of the format, where it was given.
+
+    Raises:
+        ConfigError: it has files of several.
+        StorageError: a file cannot be read.
+    """
+    if name is not None:
+        return format_named(name)
+    kinds = {kind: file.path for file in files if (kind := kind_of(file.path)) is not None}
+    if len(kinds) > 1:
+        examples = ", ".join(f"{path} ({kind})" for kind, path in sorted(kinds.items()))
+        raise ConfigError(f"a set is of one format, and this one has files of several: {examples}; name those of one")
+    for kind in kinds:
+        return format_named(kind)
+    first = next((file for file in files if file.size), None)
+    head = storage.read(first, 0, min(first.size, 8)) if first is not None else b""
+    # What begins as none of them is taken for Parquet, which says what is the matter.
+    return format_named(next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "parquet"))
