@@ -44,7 +44,9 @@ __all__ = [
     "manifest_of",
     "open_seen_file",
     "publish",
+    "read_carried",
     "seen_name",
+    "write_carried",
     "write_shards",
 ]
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
@@ -112,6 +114,29 @@ def carried_name(shard: FileEntry) -> str:
     return f"{shard.name}.carried"
 
 
+def write_carried(output: OutputFolder, journal: Journal, shard: FileEntry, carried: TokenBatch | None) -> None:
+    """Keep the pieces that the next shard begins with, beside the one that is finished.
+
+    Those kept beside the last but one are of no use any more: the journal names the last.
+    """
+    output.write_staged(carried_name(shard), pieces_to_bytes(carried))
+    if len(journal.parts) > 1:
+        output.remove_staged(carried_name(journal.parts[-2]))
+
+
+def read_carried(output: OutputFolder, journal: Journal) -> TokenBatch | None:
+    """The pieces that the next shard begins with.
+
+    Raises:
+        DataError: the file that holds them is damaged.
+        StorageError: it is not there.
+    """
+    if not journal.parts:
+        return None
+    name = carried_name(journal.parts[-1])
+    return pieces_from_bytes(output.read_staged(name), output.display(output.staged_path(name)))
+
+
 def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
     """Publish the shards of a journal that names them all, and then the manifest.
 
@@ -173,10 +198,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         cut_documents += buffer.cut_documents
 
     packing = options.packing
-    carried = None
-    if packing is not None and journal.parts:
-        name = carried_name(journal.parts[-1])
-        carried = pieces_from_bytes(output.read_staged(name), output.display(output.staged_path(name)))
+    carried = read_carried(output, journal) if packing is not None else None
     packer = None if packing is None else Packer(packing, carried)
     rows = RowLedger(on_buffer, journal.position.rows, carried)
 
@@ -188,7 +210,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         if isinstance(dedup, Dedup):
             output.write_staged(seen_name(shard), ledger.take_digests())
         if packer is not None:
-            output.write_staged(carried_name(shard), pieces_to_bytes(rows.carried))
+            write_carried(output, journal, shard, rows.carried)
         position = position_now()
         journal = replace(
             journal,
@@ -197,8 +219,6 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             bad_records=tuple(selection.bad_records[: position.skipped.bad]),
         )
         output.write_journal(journal)
-        if packer is not None and len(journal.parts) > 1:
-            output.remove_staged(carried_name(journal.parts[-2]))
 
     left = None if options.max_docs is None else options.max_docs - journal.position.documents
     documents = islice(selection.documents(source.records(journal.position.cursor)), left)

@@ -137,10 +137,15 @@ class TokenBatch:
             aligned={name: np.concatenate([batch.aligned[name] for batch in batches]) for name in batches[0].aligned},
         )
 
-    def with_appended(self, token_id: int) -> TokenBatch:
-        """The same documents, each followed by one more token."""
+    def with_appended(self, token_id: int, aligned: Mapping[str, Any] | None = None) -> TokenBatch:
+        """The same documents, each followed by one more token, with its values of the aligned columns."""
         ends = np.cumsum(self.lengths)
-        return replace(self, tokens=np.insert(self.tokens, ends, token_id), lengths=self.lengths + 1)
+        return replace(
+            self,
+            tokens=np.insert(self.tokens, ends, token_id),
+            lengths=self.lengths + 1,
+            aligned={name: np.insert(values, ends, (aligned or {})[name]) for name, values in self.aligned.items()},
+        )
 
     def documents_of(self, tokens: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """The indices of the documents that the tokens of these indices are in."""
