@@ -109,24 +109,26 @@ class DatasetIndex:
 
     def __repr__(self) -> str:
         return (
-            f"DatasetIndex({len(self.files):,} files, {len(self):,} row groups, {int(self.rows.sum()):,} documents, "
-            f"{self.total_tokens:,} tokens in {self.column!r})"
+            f"DatasetIndex({len(self.files):,} files, {len(self):,} row groups, "
+            + ("" if self.documents is None else f"{self.documents:,} documents, ")
+            + f"{self.total_tokens:,} tokens in {self.column!r})"
         )
 
     def _repr_html_(self) -> str:
-        tokens, documents = self.total_tokens, int(self.rows.sum())
+        tokens, documents = self.total_tokens, self.documents
         held = int(self.length.sum())
         rows: list[tuple[str, object]] = [
             ("column", self.column),
             ("files", len(self.files)),
             ("row groups", len(self)),
-            ("documents", documents),
+            ("documents", "not known before they are read" if documents is None else documents),
             ("tokens", tokens),
         ]
         if tokens:
             median, largest = int(np.median(self.tokens)), int(self.tokens.max())
+            if documents is not None:
+                rows.append(("tokens of a document", f"{tokens / max(1, documents):,.1f} in the mean"))
             rows += [
-                ("tokens of a document", f"{tokens / max(1, documents):,.1f} in the mean"),
                 ("tokens of a row group", f"{median:,} in the median, {largest:,} at most"),
                 ("bytes a token", f"{held / tokens:.2f}, compressed"),
             ]
@@ -136,6 +138,11 @@ class DatasetIndex:
     def is_stream(self) -> bool:
         """Whether `rows` estimates how many documents there are; see `ColumnLayout.is_stream`."""
         return any(layout.is_stream for layout in self.layouts)
+
+    @property
+    def documents(self) -> int | None:
+        """How many documents there are; None of a stream, where only reading all of it tells."""
+        return None if self.is_stream else int(self.rows.sum())
 
     @property
     def numbers(self) -> IntArray:

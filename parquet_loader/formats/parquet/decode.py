@@ -36,14 +36,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, from_arrow, narrowed
 from ...errors import DataError
 from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
+from ..parts import null_element, out_of_range, part_of
 from . import pages as pages_
 from . import rehost, thrift
 from .gather import ChunkValues, gathered_tokens, hosted_tokens
-from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
+from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, unusual_levels
 from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
@@ -219,7 +220,7 @@ class OpenChunk:
         begin = tokens = slots = 0
         before = NO_DOCUMENT
         if self.fallback or not chunk.layout.max_definition_level:
-            yield _part(0, self._whole(wanted), eos_id, goes_on=False, complete=True)
+            yield part_of(0, self._whole(wanted), eos_id, goes_on=False, complete=True)
             return
         for number, pages in enumerate(self._parts):
             end = slots + sum(page.slots for page in pages)
@@ -233,7 +234,7 @@ class OpenChunk:
             if complete:
                 self._check_counts(after.row + 1, tokens)
             if asked:
-                yield _part(begin, block, eos_id, goes_on=before.row >= 0, complete=complete)
+                yield part_of(begin, block, eos_id, goes_on=before.row >= 0, complete=complete)
             begin += count + each * (after.row - before.row - (before.row < 0) + complete)
             del block  # not to be held while the next one is decoded
             before, slots = after, end
@@ -362,15 +363,6 @@ def _in_parts(pages: list[Page]) -> list[list[Page]]:
     return parts
 
 
-def _part(begin: int, block: TokenBlock, eos_id: int | None, *, goes_on: bool, complete: bool) -> TokenPart:
-    """The part of a block whose first document goes on from before, or whose last one is not complete, perhaps. The EOS
-    of a document that goes on is in the part with the next document's beginning.
-    """
-    if eos_id is not None:
-        block = append_eos(block, eos_id, complete=complete)
-    return TokenPart(begin, block.tokens, block.offsets[int(goes_on) : -1])
-
-
 def decode_chunk(
     raw: bytes | memoryview,
     chunk: ColumnChunk,
@@ -412,7 +404,7 @@ def decode_together(
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
     block = _together(raws, chunks, Wanted(dtype=dtype, bound=bound))
-    return None if block is None else _part(0, block, eos_id, goes_on=False, complete=True)
+    return None if block is None else part_of(0, block, eos_id, goes_on=False, complete=True)
 
 
 def document_lengths(
@@ -672,7 +664,4 @@ def cast_tokens(
 def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk, first_row: int) -> DataError:
     at = int(np.flatnonzero(block.tokens.view(f"u{block.tokens.itemsize}") >= bound)[0])
     row = first_row + int(np.searchsorted(block.offsets, at, side="right")) - 1
-    return chunk.error(
-        f"row {row} has token id {int(block.tokens[at])}, outside [0, {bound}); "
-        "check vocab_size, dtype, the tokenizer, and whether the file's statistics are true"
-    )
+    return out_of_range(chunk, row, int(block.tokens[at]), bound)

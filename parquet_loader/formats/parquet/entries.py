@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...advice import conversion, conversion_of
+from ...advice import conversion_of
 from ...blocks import IntArray
 from ...errors import DataError
 from ...storage.base import FileInfo, Storage
@@ -30,6 +30,7 @@ from ..base import (
     Leaf,
     impossible_numbers,
 )
+from ..parts import what_it_is
 from .counting import Counted, count_tokens, counting_cost
 from .footer import EncryptedColumnError, Footer, Numbers, read_footer
 from .pages import NotSupported
@@ -167,18 +168,12 @@ def _empty_documents(footer: Footer, leaf: Leaf, file: FileInfo) -> IntArray | N
 def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
     head = storage.read(file, 0, min(file.size, 64))
     where = f"{storage.root}/{file.path}"
-    start = head.lstrip().lower()
     if head[:4] == b"PAR1":
         cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
     elif head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
-        cause = f"it is an Arrow IPC (Feather) file: if it holds tokens, {conversion(where, '--format', 'arrow')}"
-    elif start.startswith((b"<!doctype", b"<html", b"<?xml")):
-        cause = "it is a web page, an error message perhaps: download the file again"
-    elif start.startswith(b"version https://git-lfs"):
-        cause = "it is a Git LFS pointer: fetch the real file with git lfs pull"
+        cause = "it is an Arrow IPC (Feather) file: if all files are, give format='arrow' (--format arrow)"
     else:
-        advice = conversion_of([file.path], where)
-        cause = advice or f"it starts with {head[:8]!r}"
+        cause = what_it_is(head) or conversion_of([file.path], where) or f"it starts with {head[:8]!r}"
     return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)
 
 
