@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, StorageError
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
 from ..sources.base import Source
@@ -212,8 +212,13 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
     found = look(output, run)
     decision = decide(found, run)
     if decision == "resume" and found.journal is not None:
-        output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
-        return found.journal
+        try:
+            output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
+        except StorageError:
+            if not run.overwrite:
+                raise
+        else:
+            return found.journal
     if decision == "done" and found.manifest is not None:
         output.check_published(found.manifest.files)
         return found.manifest

@@ -226,8 +226,8 @@ class OutputFolder:
         raw = self._read(f"{self._staging}/{name}")
         if raw is None:
             raise StorageError(
-                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. It has "
-                f"been removed: start again with overwrite=True."
+                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. Remove the "
+                f"folder that it was in, to start again."
             )
         return raw
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import ParquetLoader
-from parquet_loader.errors import ConfigError, DataError
+from parquet_loader.cli.main import main as inspect_main
+from parquet_loader.errors import ConfigError, DataError, StorageError
 from parquet_loader.pretokenize import (
     Manifest,
     PretokenizeOptions,
@@ -149,6 +150,9 @@ def test_pieces_that_were_carried_are_kept_for_the_last_two_files(tmp_path: Path
     kept.write_bytes(kept.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"_staging-run/\d+\.parquet\.carried: .* Remove the folder that it is in"):
         pretokenize(options())
+    kept.unlink()
+    with pytest.raises(StorageError, match="Remove the folder that it was in"):
+        pretokenize(options())
     shutil.rmtree(staging)
     pretokenize(options())
     assert not list((tmp_path / "out").glob("_staging*"))
@@ -201,6 +205,17 @@ def test_the_command_tells_how_full_rows_are_and_verifies_them(
     assert told.count(f"rows of up to {SEQ_LEN} tokens: ") == 2  # at the end of the run, and when verified
     assert told.count(f" % of the rows is left for padding, and {cut} documents (") == 2
     assert "Some rows:" in told
+
+
+def test_inspect_tells_of_rows_and_wants_no_eos(
+    tmp_path: Path, options: Make, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = pretokenize(options()).manifest
+    assert inspect_main(["inspect", str(tmp_path / "out"), "--column", "tokens"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"documents {len(texts)}" in lines  # what the manifest says
+    assert f"rows {manifest.rows}" in lines
+    assert "EOS documents within rows end with 256 already: leave eos_id out" in lines
 
 
 def rewritten(folder: Path, change: Callable[[list[list[int]]], None]) -> None:

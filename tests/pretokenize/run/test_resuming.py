@@ -110,6 +110,18 @@ def test_finished_parts_are_not_written_again(tmp_path: Path, options: Callable[
     assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in parts[: len(before)]] == before
 
 
+def test_a_finished_part_that_is_gone_is_told_and_overwriting_starts_anew(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    pretokenize(options("quiet"))
+    stop_after(options(), 450)
+    (tmp_path / "out/_staging-run/1.parquet").unlink()
+    with pytest.raises(StorageError, match=r"1\.parquet is not there; .* Start again with overwrite=True"):
+        pretokenize(options())
+    pretokenize(options(overwrite=True))
+    assert contents(tmp_path / "out") == contents(tmp_path / "quiet")
+
+
 @pytest.mark.filterwarnings("ignore::parquet_loader.pretokenize.PretokenizeWarning")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_set_is_the_same_for_any_number_of_workers(
