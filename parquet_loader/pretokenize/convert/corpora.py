@@ -8,6 +8,7 @@
     hf           a folder of datasets' save_to_disk                           a row
     arrow        .arrow or .feather files, streams or files                   a row
     parquet      .parquet files                                               a row
+    jsonl        .jsonl or .ndjson files, also .gz                            a line
 
 Folders are read at any depth, without names that start with ``_`` or ``.``. Raw ids are mapped, not read, and are given
 on in pieces of some megabytes. All ids of a corpus become tokens of some document, so the documents and tokens that
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import json
 import re
@@ -34,6 +36,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, PretokenizeWarning, StorageError
@@ -48,11 +51,14 @@ from ..write.writer import MAX_ROW_GROUP_TOKENS
 __all__ = ["FORMATS", "Corpus", "Documents", "Format", "TokenizedOptions", "detect", "open_corpus"]
 
 
-Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet"]
+Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet", "jsonl"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
 _PIECE_TOKENS = 4 << 20
 _PARQUET_BATCH_ROWS = 1024
+_WITH_COLUMNS = ("hf", "arrow", "parquet", "jsonl")
+_JSON_BYTES = 8 << 20
+_JSON_ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _COLUMNS = ("input_ids", "tokens", "token_ids")
 
 
@@ -67,7 +73,7 @@ class TokenizedOptions:
         column: of Arrow and Parquet files; None for one of the usual names.
         dtype: of raw ids; None for what the files beside them say, or what is usual in the format.
         eos_id: ends a document; None for what meta.json says.
-        aligned: columns of Arrow and Parquet files that have a value for every id.
+        aligned: columns that have a value for every id, where files have columns.
     """
 
     column: str | None = None
@@ -135,6 +141,8 @@ def detect(path: Path) -> Format:
     if found["hf"]:
         return "hf"
     formats: list[Format] = [name for name, there in found.items() if there]
+    if not formats and any(name.endswith(_JSON_ENDINGS) for name in names):
+        return "jsonl"  # beside other files it may be a log
     if len(formats) != 1:
         there = f"files of several formats: {', '.join(formats)}" if formats else "no tokenized files"
         raise ConfigError(f"{str(path)!r} holds {there}. Name one with format; known are {', '.join(FORMATS)}.")
@@ -157,8 +165,8 @@ def open_corpus(path: Path, format: Format | None = None, options: TokenizedOpti
     format = format or detect(path)
     options = options or TokenizedOptions()
     for name, value, takers in (
-        ("column", options.column, ("hf", "arrow", "parquet")),
-        ("aligned", options.aligned or None, ("hf", "arrow", "parquet")),
+        ("column", options.column, _WITH_COLUMNS),
+        ("aligned", options.aligned or None, _WITH_COLUMNS),
         ("dtype", options.dtype, ("chunks", "datatrove", "dolma")),
     ):
         if value is not None and format not in takers:
@@ -182,7 +190,7 @@ def _files(path: Path, format: str, *suffixes: str) -> list[Path]:
         for ending in (".ds.index", ".ds.metadata", ".csv.gz", ".bin", ".idx", ".npy", ".ds"):
             stem = stem.removesuffix(ending)
         found = [each for suffix in suffixes if (each := path.with_name(stem + suffix)).is_file()]
-        if format in ("arrow", "parquet") and path.is_file():
+        if format in ("arrow", "parquet", "jsonl") and path.is_file():
             found = [path]  # a file of one's own naming, whose content tells
     if not found:
         raise ConfigError(f"{str(path)!r} holds no *{' or *'.join(suffixes)}, which {format} has.")
@@ -563,6 +571,36 @@ def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
     return _columns_corpus("parquet", _files(path, "parquet", ".parquet"), _parquet_blocks, options)
 
 
+def _open_jsonl(path: Path, options: TokenizedOptions) -> Corpus:
+    return _columns_corpus("jsonl", _files(path, "jsonl", *_JSON_ENDINGS), _json_blocks, options)
+
+
+def _json_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
+    batches = _json_batches(file)
+    first = next(batches, pa.record_batch({}))
+    names = first.schema.names
+
+    def with_all(batch: Any) -> Any:
+        """The columns that the first lines have; what none of some lines has is null."""
+        lacking = [name for name in names if name not in batch.schema.names]
+        for name in lacking:
+            batch = batch.append_column(name, pa.nulls(batch.num_rows))
+        return batch
+
+    return first.schema, (
+        (batch.num_rows, lambda _, batch=batch: iter([with_all(batch)])) for batch in itertools.chain([first], batches)
+    )
+
+
+def _json_batches(file: Path) -> Iterator[Any]:
+    """The lines, some megabytes at a time, each time of the types that their values have."""
+    with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
+        while block := stream.read(_JSON_BYTES):
+            block += stream.readline()
+            reading = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
+            yield from pj.read_json(io.BytesIO(block), reading).combine_chunks().to_batches()
+
+
 def _to_its_end(reader: Any, source: Any, file: Path) -> Iterator[Any]:
     """The batches of a stream. Without the marker that writers put at its end, it may have been cut between two."""
     yield from reader
@@ -714,7 +752,7 @@ def _aligned_values(
         cast_values = values.cast(kind)
     except pa.ArrowException as error:
         raise DataError(
-            f"it is {values.type} here, and {kind} in the files before ({error}). Convert the files to one type.",
+            f"it is {values.type} here, and {kind} before ({error}). Convert the files to one type.",
             path=str(file),
             column=name,
         ) from error
@@ -784,4 +822,5 @@ _OPENERS: dict[Format, Callable[[Path, TokenizedOptions], Corpus]] = {
     "hf": _open_hf,
     "arrow": _open_arrow,
     "parquet": _open_parquet,
+    "jsonl": _open_jsonl,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import signal
@@ -19,6 +20,7 @@ import pytest
 
 from parquet_loader.errors import ConfigError, DataError
 from parquet_loader.pretokenize import load_tokenizer, verify_set
+from parquet_loader.pretokenize.convert import corpora
 from parquet_loader.pretokenize.convert.command import ConvertOptions, convert, main
 from parquet_loader.pretokenize.convert.corpora import TokenizedOptions, open_corpus
 
@@ -59,7 +61,9 @@ def write(folder: Path, format: str, examples: Sequence[Example], labels: Any = 
     for at in range(3):
         part = table_of(examples[at * third :] if at == 2 else examples[at * third : (at + 1) * third], labels)
         name = f"data-0000{at}-of-00003.arrow" if format == "hf" else f"{at}.{format}"
-        if format == "parquet":
+        if format == "jsonl":
+            (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part.to_pylist()))
+        elif format == "parquet":
             pq.write_table(part, folder / name, row_group_size=17)
         else:
             with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, part.schema) as writer:
@@ -82,7 +86,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 SMALL: dict[str, Any] = {"vocab_size": 60_000, "row_group_tokens": 2_000, "file_tokens": 6_000}
 
 
-@pytest.mark.parametrize("format", ["hf", "arrow", "parquet"])
+@pytest.mark.parametrize("format", ["hf", "arrow", "parquet", "jsonl"])
 def test_every_value_stays_with_its_id(tmp_path: Path, examples: list[Example], format: str) -> None:
     source = write(tmp_path / "in", format, examples)
     manifest = convert(
@@ -90,7 +94,7 @@ def test_every_value_stays_with_its_id(tmp_path: Path, examples: list[Example], 
     )
     table = written(tmp_path / "out")
     assert table.column_names == ["tokens", "labels", "weights"]
-    assert manifest.encoding.aligned == {"labels": "int64", "weights": "float32"}
+    assert manifest.encoding.aligned == {"labels": "int64", "weights": "float64" if format == "jsonl" else "float32"}
     columns = (table[name].to_pylist() for name in table.column_names)
     assert list(zip(*columns, strict=True)) == examples
     assert len(manifest.files) > 3
@@ -180,7 +184,7 @@ def test_a_later_file_may_have_a_type_that_converts_without_loss(tmp_path: Path,
     assert found.to_pylist() == [[], *(each[1] for each in [*examples, *examples[:5]])]
     strings = narrow.set_column(2, "labels", pa.array([["a"] * len(each[0]) for each in examples[:5]]))
     pq.write_table(strings, source / "4.parquet")
-    with pytest.raises(DataError, match=r"4\.parquet, column 'labels': it is string here, and int64 in the files"):
+    with pytest.raises(DataError, match=r"4\.parquet, column 'labels': it is string here, and int64 before"):
         convert(ConvertOptions(input=str(source), output=str(tmp_path / "other"), aligned=["labels"], **SMALL))
 
 
@@ -202,6 +206,27 @@ def test_a_list_of_another_length_is_refused_with_file_and_row(
     with pytest.raises(DataError, match=rf"row {row}, "):
         list(corpus.documents((149, 0)))
     assert sum(len(batch.lengths) for _, batch in corpus.documents((151, 0))) == len(examples) - 151
+
+
+def test_json_lines_are_read_in_parts_which_may_lack_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "_JSON_BYTES", 1)  # each line is a part
+    rows = [{"input_ids": [1, 2], "labels": [0, 2]}, {"id": 3}, {"input_ids": [3], "labels": [0.0], "more": "x"}]
+    with gzip.open(tmp_path / "in.jsonl.gz", "wt") as stream:
+        stream.write("\n".join(map(json.dumps, rows)))
+    corpus = open_corpus(tmp_path, None, TokenizedOptions(aligned=("labels",)))
+    for skipped in range(4):
+        found = [
+            (batch.tokens.tolist(), batch.aligned["labels"].tolist()) for _, batch in corpus.documents((skipped, 0))
+        ]
+        assert found == [([1, 2], [0, 2]), ([], []), ([3], [0])][skipped:]
+    with gzip.open(tmp_path / "in.jsonl.gz", "at") as stream:
+        stream.write('\n{"input_ids": [4], "labels": [0.5]}\n')
+    with pytest.raises(DataError, match=r"in\.jsonl\.gz, column 'labels': it is double here, and int64 before"):
+        list(corpus.documents())
+    with gzip.open(tmp_path / "in.jsonl.gz", "at") as stream:
+        stream.write('{"input_ids": [4\n')
+    with pytest.raises(DataError, match=r"cannot be read .*damaged or cut short"):
+        list(corpus.documents((4, 0)))
 
 
 def test_a_null_among_the_values_is_refused(tmp_path: Path) -> None:
@@ -245,7 +270,7 @@ def test_options_that_cannot_work_are_refused(
 
 def test_aligned_columns_are_for_formats_that_have_columns(tmp_path: Path) -> None:
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "chunk_000000.bin")
-    with pytest.raises(ConfigError, match=r"aligned=\('labels',\) is for hf, arrow, parquet, and .* is chunks"):
+    with pytest.raises(ConfigError, match=r"aligned=\('labels',\) is for hf, arrow, parquet, jsonl, and .* is chunks"):
         open_corpus(tmp_path, None, TokenizedOptions(dtype="uint16", eos_id=1, aligned=("labels",)))
 
 
