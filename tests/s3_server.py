@@ -17,8 +17,6 @@ from typing import Any
 
 import fsspec
 
-from parquet_loader.storage.kinds import is_data
-
 KEY, SECRET = "minioadmin", "minio-hush-hush"
 _SECONDS = 60
 

@@ -232,6 +232,7 @@ class Helpers:
         self._waiting: list[Connection] = []  # for threads
         self._given: list[Connection] = []
         self._mine = threading.local()
+        self._problem: HelperError | None = None  # why they could not be started
 
     def connection(self) -> Connection:
         """This thread's. Not for the main thread.
@@ -245,6 +246,8 @@ class Helpers:
             with self._lock:
                 if self._over.is_set():
                     raise LoaderClosedError("closed while decoding processes were started")
+                if self._problem is not None:  # another thread met it, when some of them had been started
+                    raise HelperError(str(self._problem))
                 if not self._helpers:
                     self._start()
                 found = self._mine.connection = self._waiting.pop()
@@ -265,7 +268,8 @@ class Helpers:
         except OSError as error:
             for helper in self._helpers:
                 helper.kill()
-            raise HelperError(f"cannot start a decoding process: {error}; use threads in place of processes") from error
+            self._problem = HelperError(f"cannot start a decoding process: {error}; use threads in place of processes")
+            raise self._problem from error
         finally:
             os.close(file)
 

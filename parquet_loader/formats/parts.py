@@ -9,7 +9,7 @@ from .base import ColumnChunk
 __all__ = ["null_element", "out_of_range", "part_of", "what_it_is"]
 
 
-def part_of(begin: int, block: TokenBlock, eos_id: int | None, *, goes_on: bool, complete: bool) -> TokenPart:
+def part_of(begin: int, block: TokenBlock, eos_id: int | float | None, *, goes_on: bool, complete: bool) -> TokenPart:
     """The part of a block whose first document goes on from before, or whose last one is not complete, perhaps. The EOS
     of a document that goes on is in the part with the next document's beginning.
     """

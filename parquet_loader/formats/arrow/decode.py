@@ -203,9 +203,10 @@ class OpenChunk:
         *,
         dtype: np.dtype[np.integer] | None = None,
         bound: int | None = None,
-        eos_id: int | None = None,
+        eos_id: int | float | None = None,
         first: int = 0,
         last: int | None = None,
+        low: int = 0,
     ) -> Iterator[TokenPart]:
         """See `formats.base.OpenChunk.parts`."""
         assert (dtype is None) == (bound is None)
@@ -236,7 +237,7 @@ class OpenChunk:
         """See `formats.base.OpenChunk.unverified`: Arrow has no checksums."""
         yield self._raw
 
-    def all_tokens(self, target: TokenArray, bound: int) -> None:
+    def all_tokens(self, target: TokenArray, bound: int | None) -> None:
         """All tokens, into an array of their number."""
         self._move(self._values(), 0, len(target), target, bound)
 
@@ -372,9 +373,10 @@ def decode_together(
     chunks: Sequence[ColumnChunk],
     *,
     dtype: np.dtype[np.integer],
-    bound: int,
-    eos_id: int | None,
+    bound: int | None,
+    eos_id: int | float | None,
     besides: Sequence[Sequence[bytes | memoryview]] = (),
+    low: int = 0,
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
     if any(chunk.slots > TOGETHER_SLOTS for chunk in chunks):

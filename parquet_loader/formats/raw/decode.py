@@ -99,36 +99,37 @@ class OpenChunk:
         *,
         dtype: np.dtype[np.integer] | None = None,
         bound: int | None = None,
-        eos_id: int | None = None,
+        eos_id: int | float | None = None,
         first: int = 0,
         last: int | None = None,
+        low: int = 0,
     ) -> Iterator[TokenPart]:
         """See `formats.base.OpenChunk.parts`."""
         tokens, offsets = self._tokens, self._offsets
         dtype = dtype or tokens.dtype
         each = int(eos_id is not None and offsets is not None)
-        for low, high in _parts(len(tokens)):
-            begin, count, documents = low, high - low, np.empty(0, np.int64)
+        for start, end in _parts(len(tokens)):
+            begin, count, documents = start, end - start, np.empty(0, np.int64)
             if offsets is not None:
-                documents = _begun(offsets, low, high)
-                begun = int(offsets[:-1].searchsorted(low)) if low else 0
+                documents = _begun(offsets, start, end)
+                begun = int(offsets[:-1].searchsorted(start)) if start else 0
                 # The EOS of a document that goes on is in the part with the next document's beginning.
-                begin += each * (begun - bool(low))
-                count += each * (len(documents) - (high < len(tokens)) + bool(low))
+                begin += each * (begun - bool(start))
+                count += each * (len(documents) - (end < len(tokens)) + bool(start))
             if (count and begin + count <= first) or (last is not None and begin >= last):
                 continue
-            piece = tokens[low:high]
-            _check(piece, bound, self.chunk, low)
+            piece = tokens[start:end]
+            _check(piece, bound, self.chunk, start)
             if offsets is None:
-                documents = _after(piece, eos_id, begins=not low, ends=high == len(tokens))
+                documents = _after(piece, eos_id, begins=not start, ends=end == len(tokens))
             piece = _held(piece, dtype)
             if each:
-                borders = np.concatenate([[0] if low else [], documents - low, [high - low]]).astype(np.int64)
-                block = append_eos(TokenBlock(piece, borders), eos_id or 0, complete=high == len(tokens))
-                yield TokenPart(begin, block.tokens, block.offsets[int(low > 0) : -1])
+                borders = np.concatenate([[0] if start else [], documents - start, [end - start]]).astype(np.int64)
+                block = append_eos(TokenBlock(piece, borders), eos_id or 0, complete=end == len(tokens))
+                yield TokenPart(begin, block.tokens, block.offsets[int(start > 0) : -1])
                 del block
             else:
-                yield TokenPart(begin, piece, documents if offsets is None else documents - low)
+                yield TokenPart(begin, piece, documents if offsets is None else documents - start)
             del piece, documents  # not to be held while the next one is made
 
     def lengths(self, eos_id: int | None) -> IntArray:
@@ -151,9 +152,10 @@ def decode_together(
     chunks: Sequence[ColumnChunk],
     *,
     dtype: np.dtype[np.integer],
-    bound: int,
-    eos_id: int | None,
+    bound: int | None,
+    eos_id: int | float | None,
     besides: Sequence[Sequence[bytes | memoryview]] = (),
+    low: int = 0,
 ) -> TokenPart | None:
     """See `Format.decode_together`. What is large enough to be a task is used where it lies."""
     if sum(chunk.tokens for chunk in chunks) > GROUP_TOKENS or len({chunk.layout for chunk in chunks}) > 1:
@@ -235,7 +237,7 @@ def _begun(offsets: IntArray, low: int, high: int) -> IntArray:
     return begins[first:last]
 
 
-def _after(tokens: TokenArray, eos_id: int | None, *, begins: bool, ends: bool) -> IntArray:
+def _after(tokens: TokenArray, eos_id: int | float | None, *, begins: bool, ends: bool) -> IntArray:
     """Where a stream's documents begin: after each EOS, but not where there is nothing more.
 
     Args:
