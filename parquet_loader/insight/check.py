@@ -169,9 +169,9 @@ def check(
 ) -> CheckReport:
     """Read every byte of a set, and say everything that is wrong with it.
 
-    Page checksums are verified where the writer gave them, of all columns of Parquet files; documents, tokens and
-    statistics compared with the footers; and every byte with an earlier check of the same files. It may be interrupted:
-    the next one goes on.
+    Page checksums are verified where the writer gave them, as only those of Parquet do, of all columns; documents,
+    tokens and statistics compared with the footers; and every byte with an earlier check of the same files. It may be
+    interrupted: the next one goes on.
 
     Args:
         source: a folder, a file, a glob or a URL, or a list of them.
