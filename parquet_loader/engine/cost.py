@@ -220,7 +220,7 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
         across = sum(text_cost(plane, tokens=band, documents=rows + groups + lanes + 1) for plane in config.planes)
     fetch = 0
     # Every compression of the tokens with every one of what goes with them.
-    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in (index, *index.aligned)))))
+    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in index.planes))))
     of_each = np.ones(len(codecs), np.int64)
     for sizes in _largest(config):
         size = sizes[0]
@@ -279,7 +279,7 @@ def _largest(config: EngineConfig) -> list[list[ChunkSize]]:
                 rows=int(index.rows[picked].max()),
                 itemsize=max(layout.dtype.itemsize for layout in each.layouts),
             )
-            for each in (index, *index.aligned)
+            for each in index.planes
         ]
         for picked in (in_one, ~in_one)
         if picked.any()

@@ -249,7 +249,7 @@ class TaskWork(NamedTuple):
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
         inside = groups[list(task.ordinals)]
-        chunks = tuple(chunk for each in (index, *index.aligned) for chunk in each.chunks(inside))
+        chunks = tuple(chunk for each in index.planes for chunk in each.chunks(inside))
         return cls(
             reads=tuple(
                 FileRead(

@@ -138,6 +138,11 @@ class DatasetIndex:
         return html_table("DatasetIndex", rows, notes=self.remarks())
 
     @property
+    def planes(self) -> tuple[DatasetIndex, ...]:
+        """That of the tokens, and those of what goes with them."""
+        return self, *self.aligned
+
+    @property
     def is_stream(self) -> bool:
         """Whether `rows` estimates how many documents there are; see `ColumnLayout.is_stream`."""
         return any(layout.is_stream for layout in self.layouts)
