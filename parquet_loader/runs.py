@@ -13,11 +13,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .blocks import IntArray, TokenArray
+from .blocks import AnyArray, IntArray, TokenArray
 from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
@@ -36,7 +37,7 @@ from .errors import (
     of_source,
 )
 from .index.index import DatasetIndex
-from .options import LoaderOptions
+from .options import LoaderOptions, aligned_columns
 from .order.ending import finish_of
 from .order.mixture import BLOCK, Lattice, Weights, integer_weights, shown_weights
 from .order.order import Window
@@ -74,7 +75,7 @@ class Rows(NamedTuple):
     Attributes:
         origins: where documents begin in them.
         step: the fields of a `Step` but its options: there is a batch of this several thousand times a second.
-        tokens, lengths, sources: see `Batch`.
+        tokens, lengths, sources, aligned: see `Batch`.
     """
 
     tokens: TokenArray
@@ -82,6 +83,7 @@ class Rows(NamedTuple):
     step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
+    aligned: Mapping[str, AnyArray] = MappingProxyType({})
 
 
 class Run:
@@ -351,9 +353,13 @@ class SetRun(Run):
         lengths = self.finish.lengths(position, columns) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         drawn = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        tokens, *values = drawn.planes
+        aligned = {plane.column: each for plane, each in zip(config.aligned, values, strict=True)} if values else {}
         step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
-        return Rows(drawn.tokens, drawn.origins, step, lengths=lengths if config.rows is None else drawn.lengths)
+        if config.rows is not None:
+            lengths = drawn.lengths
+        return Rows(tokens, drawn.origins, step, lengths=lengths, aligned=aligned)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -577,7 +583,9 @@ class MixtureRun(Run):
             self._reweighted = False
         mixed = self._mixer.rows(progress)
         step = progress, self._configs, self.plan
-        return Rows(mixed.tokens, mixed.origins, step, lengths=mixed.lengths, sources=mixed.sources)
+        return Rows(
+            mixed.tokens, mixed.origins, step, lengths=mixed.lengths, sources=mixed.sources, aligned=mixed.aligned
+        )
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -813,7 +821,9 @@ def run_of(
     """
     run: SetRun | MixtureRun
     if isinstance(source, Mapping):
-        run = MixtureRun(source, options, counters)
+        named = [each.aligned for each in source.values() if isinstance(each, Component) and each.aligned]
+        aligned = dict.fromkeys(name for names in named for name in names) | aligned_columns(options.aligned)
+        run = MixtureRun(source, replace(options, aligned=aligned), counters)
     else:
         for name, default in (("weights", None), ("exhausted", "raise")):
             if getattr(options, name) != default:

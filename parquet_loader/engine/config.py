@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..formats.base import Format
 from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
+from .planes import Plane
 from .rows import RowLayout
 
 __all__ = ["CAUSES", "Counters", "EngineConfig"]
@@ -37,6 +38,8 @@ class EngineConfig:
         requests: row groups read concurrently.
         budget_bytes: the most that is ever held.
         epochs: no more than these are read; None for no end.
+        aligned: the columns that go with the tokens, in the order of `DatasetIndex.aligned`.
+        fills: what a batch has in place of further ones, by name: a number, or ``"tokens"``.
         rows: of a set packed by rows, what they are; else None.
     """
 
@@ -55,16 +58,36 @@ class EngineConfig:
     budget_bytes: int
     processes: int = 0
     epochs: int | None = None
+    aligned: tuple[Plane, ...] = ()
+    fills: Mapping[str, int | float | str] = field(default_factory=dict)
     rows: RowLayout | None = None
 
     @property
-    def element_dtype(self) -> np.dtype[Any]:
-        """Of what slices hold: tokens, or rows."""
-        return self.held_dtype if self.rows is None else self.rows.dtype
+    def planes(self) -> tuple[Plane, ...]:
+        """The tokens, and what goes with them."""
+        tokens = Plane(
+            column=self.index.column,
+            dtype=self.dtype,
+            held_dtype=self.held_dtype,
+            bound=self.bound,
+            eos=self.eos_id,
+            appends_eos=self.appends_eos,
+            rows=self.rows,
+        )
+        return tokens, *self.aligned
+
+    def of_tokens(self) -> EngineConfig:
+        """Without what goes with the tokens."""
+        return replace(self, index=replace(self.index, aligned=()), aligned=(), fills={}) if self.aligned else self
+
+    @property
+    def held_itemsize(self) -> int:
+        """Bytes that a token takes in slices, or a row that is packed already, with all that goes with it."""
+        return sum(plane.element_dtype.itemsize for plane in self.planes)
 
     @property
     def element_tokens(self) -> int:
-        """How many tokens that is."""
+        """The tokens of what slices hold: 1, or those of a row that is packed already."""
         return 1 if self.rows is None else self.rows.width
 
     @property

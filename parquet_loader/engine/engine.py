@@ -24,15 +24,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray
 from ..checkpoint import ONLY
-from ..errors import LoaderClosedError
+from ..errors import ConfigError, LoaderClosedError
+from ..formats.base import STREAM_DOCUMENT_TOKENS, ColumnChunk
 from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
 from .config import CAUSES, Counters, EngineConfig
-from .cost import beyond_bytes, kept_by_threads, reserve_bytes
+from .cost import beyond_bytes, documents_bytes, kept_by_threads, reserve_bytes
 from .pack import Origins, Packer, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Clock, Prefetcher, Task
@@ -42,7 +44,7 @@ from .rows import WholeRows
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
-from .work import SourceWork, TaskWork, WindowWork, run_task
+from .work import Cuts, SourceWork, TaskWork, WindowWork, planes_bytes, planes_of, run_task
 
 __all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Drawn", "Engine", "Lengths", "segments_bytes"]
 
@@ -86,11 +88,32 @@ class _WindowJob:
         self.shared = shared
         self.work = WindowWork.of(place, config, plan)
         self._source = SourceWork.of(config)
+        self._more_bytes = 0  # that documents hold which are more than was thought
 
     @property
     def slices_bytes(self) -> int:
         """What stays held until the window is used up."""
-        return sum(cost.slices for cost in self.plan.costs.values())
+        return self._more_bytes + sum(cost.slices for cost in self.plan.costs.values())
+
+    def keep(self, documents: int, tokens: int, chunk: ColumnChunk) -> None:
+        """See `work.Keep`. It waits for nobody: what would have to be given back may be waiting for this.
+
+        Raises:
+            ConfigError: there is no room for them beside all that is held.
+        """
+        budget, more_bytes = self.shared.budget, documents_bytes(documents)
+        with budget.lock:
+            if budget.fits(more_bytes):
+                budget.acquire(more_bytes)
+                self._more_bytes += more_bytes
+                return
+        # If all of this window and of the next one is like that.
+        enough = self.config.budget_bytes + 2 * documents_bytes(self.work.tokens * documents // tokens)
+        raise ConfigError(
+            f"documents of row group {chunk.row_group} of {chunk.path} are of fewer than {STREAM_DOCUMENT_TOKENS} "
+            f"tokens in the mean, and budget_bytes {self.config.budget_bytes:,} has no room for where so many begin; "
+            f"give at least {enough:,}, or, in a new run, a smaller window"
+        )
 
     def run(self, task: TaskPlan, clock: Clock) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
@@ -117,13 +140,13 @@ class _WindowJob:
     def window_slices(self, slices: list[Slices], blocks: StepBlocks) -> WindowSlices:
         """What all tasks together have cut."""
         slices.sort(key=lambda band: band.first)
-        return WindowSlices.of(slices, self.plan.spans, blocks, self.slices_bytes)
+        return WindowSlices.of(slices, len(self.config.planes), self.plan.spans, blocks, self.slices_bytes)
 
-    def release_text(self, number: int) -> None:
-        """A band's text is not held any more."""
+    def release_text(self, plane: int, number: int) -> None:
+        """A band's text of one plane is not held any more."""
         band = self.work.bands[number]
         if band in self.plan.texts:
-            self.shared.budget.release(self.plan.texts[band])
+            self.shared.budget.release(self.plan.texts[band][plane])
 
 
 class _ThreadJob(_WindowJob):
@@ -131,8 +154,9 @@ class _ThreadJob(_WindowJob):
 
     def __init__(self, place: int, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
         super().__init__(place, config, plan, shared)
+        self.cuts = Cuts(len(config.planes))
         self._lock = threading.Lock()
-        self._texts: dict[int, BandText] = {}
+        self._texts: dict[tuple[int, int], BandText] = {}
 
     def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
         """See `_WindowJob`."""
@@ -144,24 +168,28 @@ class _ThreadJob(_WindowJob):
             results,
             decoders=self.shared.decoders,
             hold=self.shared.reserve.hold,
+            keep=self.keep,
             stop=self.shared.stop,
             fetched=clock.has_fetched,
         )
         return results.slices, tokens, fallbacks
 
-    def join(self, number: int, at: int, tokens: TokenArray, documents: IntArray) -> tuple[TokenArray, IntArray] | None:
+    def join(
+        self, plane: int, number: int, at: int, tokens: TokenArray, documents: IntArray
+    ) -> tuple[TokenArray, IntArray] | None:
         """See `work.Results`."""
         with self._lock:
-            text = self._texts.get(number)
+            text = self._texts.get((plane, number))
             if text is None:
-                text = self._texts[number] = BandText(self.work.bands[number], self.config.element_dtype)
+                text = BandText(self.work.bands[number], self._source.planes[plane].element_dtype)
+                self._texts[plane, number] = text
         text.tokens[at : at + len(tokens)] = tokens
         with self._lock:
             text.documents.append(documents)
             text.missing -= len(tokens)
             if text.missing:
                 return None
-            del self._texts[number]
+            del self._texts[plane, number]
         return text.tokens, np.concatenate(text.documents)
 
 
@@ -170,13 +198,14 @@ class _Results:
 
     def __init__(self, job: _ThreadJob) -> None:
         self.slices: list[Slices] = []
+        self.cuts = job.cuts
         self.join = job.join
         self._job = job
 
     def keep(self, number: int, slices: Slices) -> None:
         """See `work.Results`."""
         self.slices.append(slices)
-        self._job.release_text(number)
+        self._job.release_text(slices.plane, number)
 
 
 class _HelpersJob(_WindowJob):
@@ -188,17 +217,17 @@ class _HelpersJob(_WindowJob):
         self._helpers = helpers
         self._lock = threading.Lock()
         self._segment: Segment | None = None
-        self._memory: TokenArray | None = None
+        self._memory: npt.NDArray[np.uint8] | None = None
         self._counted_bytes = 0
         self._freed_bytes = config.processes * max((task.cost_bytes for task in plan.tasks), default=0)
         starts = plan.starts
         self._tokens = np.diff(np.clip(plan.window.offsets, starts[0], starts[-1])).tolist()  # of each row group
-        # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
-        self._pieces: dict[int, list[Piece]] = {}
+        # Of bands that lie in several tasks, what is there of each plane: how many tokens, and where documents begin.
+        self._pieces: dict[tuple[int, int], list[Piece]] = {}
 
     def begin(self, task: TaskPlan) -> None:
         """See `_WindowJob`. Not when it is admitted: by then whoever asks for tasks may find its window used up."""
-        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.element_dtype.itemsize
+        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_itemsize
         with self._lock:
             self._counted_bytes += admitted
             if self._segment is not None:
@@ -208,10 +237,8 @@ class _HelpersJob(_WindowJob):
         """The window's segment."""
         with self._lock:
             if self._segment is None:
-                dtype = self.config.element_dtype
-                size = sum(self._tokens) * dtype.itemsize
-                self._segment, memory = self._helpers.segments.take(size, self._counted_bytes)
-                self._memory = memory.view(dtype)
+                size = planes_bytes(self.work.tokens, [plane.element_dtype for plane in self._source.planes])
+                self._segment, self._memory = self._helpers.segments.take(size, self._counted_bytes)
             return self._segment
 
     def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
@@ -220,15 +247,17 @@ class _HelpersJob(_WindowJob):
         answer = self._ask(work)
         clock.fetched = begun + answer.read_seconds
         slices = self._slices(answer)
-        for number, tokens, documents in answer.pieces:
+        for piece in answer.pieces:
+            plane, number, *_ = piece
             band = self.work.bands[number]
             with self._lock:
-                pieces = self._pieces.setdefault(number, [])
-                pieces.append(Piece(number, tokens, documents))
+                pieces = self._pieces.setdefault((plane, number), [])
+                pieces.append(piece)
                 if sum(piece.tokens for piece in pieces) < band.end - band.begin:
                     continue
-                del self._pieces[number]
-            slices += self._slices(self._ask(BandWork(number, np.concatenate([piece.documents for piece in pieces]))))
+                del self._pieces[plane, number]
+            documents = np.concatenate([piece.documents for piece in pieces])
+            slices += self._slices(self._ask(BandWork(plane, number, documents)))
         return slices, answer.tokens, answer.fallbacks
 
     def _ask(self, work: TaskWork | BandWork) -> Answer:
@@ -236,7 +265,9 @@ class _HelpersJob(_WindowJob):
         budget = self.shared.budget
         # What is freed counts as free from the answer on; where there is no room to spare for it, it has to be.
         rest = budget.limit_bytes - budget.held_bytes < self._freed_bytes
-        answer = connection.do(work, self.work, self._in_memory(), hold=self.shared.reserve.hold, rest=rest)
+        answer = connection.do(
+            work, self.work, self._in_memory(), hold=self.shared.reserve.hold, keep=self.keep, rest=rest
+        )
         with budget.lock:
             told = connection.helper.retries
             self.shared.counters.retries += max(0, answer.retries[self._place] - told[self._place])
@@ -246,10 +277,12 @@ class _HelpersJob(_WindowJob):
     def _slices(self, answer: Answer) -> list[Slices]:
         """The bands that were cut. Their tokens are where those of all of the window are."""
         slices, begin = [], 0
-        for number, count in answer.cut:
-            self.release_text(number)
+        for plane, number, count in answer.cut:
+            self.release_text(plane, number)
             first = self.work.bands[number].first_lane - self.work.first_lane
-            slices.append(Slices(first=first, rectangles=[], documents=answer.documents[begin : begin + count]))
+            slices.append(
+                Slices(first=first, plane=plane, rectangles=[], documents=answer.documents[begin : begin + count])
+            )
             begin += count
         return slices
 
@@ -258,19 +291,20 @@ class _HelpersJob(_WindowJob):
         # From here on whoever has the slices keeps the segment, and nobody else: not this job.
         memory, self._memory = self._memory, None
         assert memory is not None
-        return super().window_slices([*slices, self.work.whole(memory)], blocks)
+        planes = planes_of(memory, self.work.tokens, [plane.element_dtype for plane in self._source.planes])
+        return super().window_slices([*slices, *map(self.work.whole, range(len(planes)), planes)], blocks)
 
 
 class Drawn(NamedTuple):
     """Rows of one source.
 
     Attributes:
-        tokens: shape ``(lanes, seq_len + overlap)``.
+        planes: the tokens, and what goes with them, each of shape ``(lanes, seq_len + overlap)``.
         origins: where documents begin in them.
         lengths: how many columns of each are tokens, shape ``(lanes,)``, of a set packed by rows; None where all are.
     """
 
-    tokens: TokenArray
+    planes: Sequence[TokenArray]
     origins: Origins | WholeRows
     lengths: IntArray | None = None
 
@@ -349,18 +383,20 @@ class Engine:
         for name in names:  # before anybody waits: whoever tells of them is not to find a dict that grows
             for cause in CAUSES:
                 counters.waits.setdefault((name, cause), 0.0)
-        self._dtype = dtype
-        self._rows = [source.rows for source in sources]
+        self._dtypes = [[dtype, *(plane.dtype for plane in source.aligned)] for source in sources]
+        self._planes = [source.planes for source in sources]
         self._units = [source.order.unit for source in sources]
         # What packers put together of rows, before their ids are a batch's.
-        self._elements: list[TokenArray | None] = [
-            None if source.rows is None else np.empty((source.last - source.first, 1), source.element_dtype)
+        self._elements: list[list[TokenArray] | None] = [
+            None
+            if source.rows is None
+            else [np.empty((source.last - source.first, 1), plane.element_dtype) for plane in source.planes]
             for source in sources
         ]
         self._packers: list[Packer] | None = [
             Packer(
                 source.last - source.first,
-                dtype if source.rows is None else source.element_dtype,
+                self._dtypes[place] if source.rows is None else [plane.element_dtype for plane in source.planes],
                 WindowCursor(
                     _windows_of(self._prefetcher, place, source.order, each),
                     functools.partial(self._prefetcher.ready, place),
@@ -381,21 +417,26 @@ class Engine:
         overlap: int,
         *,
         ends: IntArray | None = None,
-        out: TokenArray | None = None,
+        out: Sequence[TokenArray] | None = None,
     ) -> Drawn:
         """A source's rows; see `Packer.rows`."""
         if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
-        packer, rows = self._packers[source], self._rows[source]
-        if rows is None:
-            tokens, taken = packer.rows(positions, seq_len, overlap, ends, out)
-            return Drawn(tokens, Origins(taken, len(tokens)))
-        begins = positions // seq_len
-        elements, _ = packer.rows(begins, 1, 0, None if ends is None else ends // seq_len, self._elements[source])
+        packer, elements = self._packers[source], self._elements[source]
+        if elements is None:
+            planes, taken = packer.rows(positions, seq_len, overlap, ends, out)
+            return Drawn(planes, Origins(taken, len(planes[0])))
+        packer.rows(positions // seq_len, 1, 0, None if ends is None else ends // seq_len, elements)
+        rows = len(elements[0])
         if out is None:
-            out = np.empty((len(elements), rows.width), self._dtype)
-        lengths = rows.unpacked(elements[:, 0], out, ended=None if ends is None else ends <= positions)
-        return Drawn(out, WholeRows(len(out), lengths), lengths)
+            out = [np.empty((rows, seq_len + overlap), dtype) for dtype in self._dtypes[source]]
+        ended = None if ends is None else ends <= positions
+        lengths = None
+        for number, (plane, packed, each) in enumerate(zip(self._planes[source], elements, out, strict=True)):
+            assert plane.rows is not None
+            found = plane.rows.unpacked(packed[:, 0], each, ended=ended)
+            lengths = lengths if number else found
+        return Drawn(out, WholeRows(rows, lengths), lengths)
 
     def ahead_tokens(self, source: int, positions: IntArray | int) -> int:
         """Tokens of a source that wait here to be taken, of all lanes together.
@@ -488,4 +529,5 @@ def segments_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
 def _window_bytes(config: EngineConfig) -> int:
     """The most bytes of tokens that a window holds."""
     tokens = int(np.sort(config.order.group_tokens)[-config.order.window :].sum())
-    return (tokens * (config.last - config.first) // config.order.lanes + config.last) * config.element_dtype.itemsize
+    own = tokens * (config.last - config.first) // config.order.lanes + config.last
+    return planes_bytes(own, [plane.element_dtype for plane in config.planes])

@@ -17,12 +17,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..blocks import IntArray, TokenArray
-from ..errors import DataError, SourceExhaustedError, StorageError, of_source
+from ..blocks import AnyArray, IntArray, TokenArray
+from ..errors import ConfigError, DataError, SourceExhaustedError, StorageError, of_source
 from ..order.mixture import APART, BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
@@ -30,9 +30,10 @@ from .config import Counters, EngineConfig
 from .cost import required_together
 from .engine import Engine
 from .pack import Origins
+from .planes import common_dtype, holds
 from .rows import WholeRows
 
-__all__ = ["Block", "Mixed", "Mixer", "Picked", "demand", "mixture_bytes", "sheets_bytes"]
+__all__ = ["Block", "Mixed", "Mixer", "Picked", "aligned_dtypes", "demand", "mixture_bytes", "sheets_bytes"]
 
 _SHEETS = APART + 1
 
@@ -50,10 +51,36 @@ def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
     return max((source.held_dtype for source in sources), key=lambda dtype: dtype.itemsize)
 
 
+def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
+    """What batches have beside the tokens: each name, sorted, and the type that holds the values of all sources.
+
+    Raises:
+        ConfigError: there is none, or what a source has in their place is no such value.
+    """
+    stored: dict[str, list[np.dtype[Any]]] = {}
+    for source in sources:
+        for plane in source.aligned:
+            stored.setdefault(plane.column, []).append(plane.dtype)
+        for name, fill in source.fills.items():
+            stored.setdefault(name, []).extend([source.dtype] * (fill == "tokens"))
+    numbers = [(source, *each) for source in sources for each in source.fills.items() if each[1] != "tokens"]
+    # What no source that is drawn any more has stored, is of the type that its numbers are.
+    alone = {name: [np.array(fill).dtype for _, other, fill in numbers if other == name] for name in stored}
+    found = {name: common_dtype(name, stored[name] or alone[name]) for name in sorted(stored)}
+    for source, name, fill in numbers:
+        if not holds(found[name], float(fill) if isinstance(fill, str) else fill):
+            raise ConfigError(
+                f"fill={{{name!r}: {fill!r}}} of {source.storage.root} is no value of the aligned column {name!r}, "
+                f"which is {found[name]}"
+            )
+    return found
+
+
 def sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
     """The most that sheets hold, and what is picked from them, in rows of so many columns."""
     rows = (_SHEETS * len(sources) + 1) * (sources[0].last - sources[0].first)
-    return rows * columns * _sheet_dtype(sources).itemsize
+    aligned = sum(dtype.itemsize for dtype in aligned_dtypes(sources).values())
+    return rows * columns * (_sheet_dtype(sources).itemsize + aligned)
 
 
 class Picked:
@@ -96,16 +123,24 @@ class _Sheets:
         rows, columns: the shape of a sheet.
         dtype: of its tokens.
         out: of the batches.
+        aligned: of what goes with the tokens, of both.
     """
 
     def __init__(
-        self, count: int, rows: int, columns: int, *, dtype: np.dtype[np.integer], out: np.dtype[np.integer]
+        self,
+        count: int,
+        rows: int,
+        columns: int,
+        *,
+        dtype: np.dtype[np.integer],
+        out: np.dtype[np.integer],
+        aligned: Sequence[np.dtype[Any]],
     ) -> None:
-        self.memory: TokenArray = np.empty((count, rows, columns), dtype)
-        self._rows = self.memory.reshape(count * rows, columns)
+        self.memory: list[TokenArray] = [np.empty((count, rows, columns), each) for each in (dtype, *aligned)]
+        self._rows = [memory.reshape(count * rows, columns) for memory in self.memory]
         self._lanes = np.arange(rows)
         self._dtype = out
-        self._picked: TokenArray = np.empty((rows, columns), dtype) if dtype != out else self.memory[0]
+        self._picked: TokenArray = np.empty((rows, columns), dtype) if dtype != out else self.memory[0][0]
         self._free = list(range(count - 1, -1, -1))
 
     def take(self) -> int:
@@ -116,15 +151,17 @@ class _Sheets:
         """A sheet that is free again; it is the next one taken, while its memory is in the processor's cache."""
         self._free.append(sheet)
 
-    def pick(self, sheets: IntArray) -> TokenArray:
-        """A fresh array of lane i's row of ``sheets[i]``, for all lanes."""
+    def pick(self, sheets: IntArray) -> list[TokenArray]:
+        """Fresh arrays of lane i's row of ``sheets[i]``, for all lanes: the tokens, and what goes with them."""
         places = sheets * len(self._lanes) + self._lanes
+        tokens, *aligned = self._rows
         out = np.empty(self._picked.shape, self._dtype)
-        if out.dtype == self._rows.dtype:
-            return self._rows.take(places, axis=0, out=out, mode="clip")
-        self._rows.take(places, axis=0, out=self._picked, mode="clip")
-        np.copyto(out, self._picked, casting="unsafe")
-        return out
+        if out.dtype == tokens.dtype:
+            tokens.take(places, axis=0, out=out, mode="clip")
+        else:
+            tokens.take(places, axis=0, out=self._picked, mode="clip")
+            np.copyto(out, self._picked, casting="unsafe")
+        return [out, *(rows.take(places, axis=0, mode="clip") for rows in aligned)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -199,6 +236,7 @@ class Mixed(NamedTuple):
     origins: Picked
     lengths: IntArray | None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]]
+    aligned: dict[str, AnyArray]
 
 
 class Mixer:
@@ -232,9 +270,16 @@ class Mixer:
         configs = list(sources.values())
         self._first, self._last = configs[0].first, configs[0].last
         columns = progress.seq_len + plan.overlap
-        dtype = _sheet_dtype(configs)
+        dtype, aligned = _sheet_dtype(configs), aligned_dtypes(configs)
+        self._sources = sources
+        self._aligned = {name: place for place, name in enumerate(aligned, 1)}
         self._sheets = _Sheets(
-            _SHEETS * len(configs), self._last - self._first, columns, dtype=dtype, out=configs[0].dtype
+            _SHEETS * len(configs),
+            self._last - self._first,
+            columns,
+            dtype=dtype,
+            out=configs[0].dtype,
+            aligned=list(aligned.values()),
         )
         self.engine = Engine(
             configs,
@@ -272,14 +317,15 @@ class Mixer:
         needed = np.unique(codes)
         for code in needed[self._made[needed] < 0].tolist():
             self._make(block, code)
-        out = self._sheets.pick(self._made[codes])
+        tokens, *aligned = self._sheets.pick(self._made[codes])
         picked = Picked(codes, {code: self._origins[code] for code in needed.tolist()})
-        lengths = self._picked_lengths(codes, out.shape[1]) if self._lengths else None
+        lengths = self._picked_lengths(codes, tokens.shape[1]) if self._lengths else None
         for code in needed[self._last_rows[needed] == row].tolist():
             del self._origins[code]
             self._lengths.pop(code, None)
             self._sheets.give(int(self._made[code]))
-        return Mixed(out, picked, lengths, self._block_names[codes // BLOCK])
+        by_name = dict(zip(self._aligned, aligned, strict=True))
+        return Mixed(tokens, picked, lengths, self._block_names[codes // BLOCK], by_name)
 
     def _picked_lengths(self, codes: IntArray, columns: int) -> IntArray | None:
         """How many columns of each row are tokens; None where all are."""
@@ -304,6 +350,8 @@ class Mixer:
         while self._following[place] <= last:
             ordinal = self._following[place]
             code, sheet = place * BLOCK + ordinal, self._sheets.take()
+            memory = [each[sheet] for each in self._sheets.memory]
+            source = self._sources[part.name]
             try:
                 drawn = self.engine.rows(
                     self._places[part.name],
@@ -311,10 +359,12 @@ class Mixer:
                     part.seq_len,
                     self._plan.overlap,
                     ends=part.ends(ordinal),
-                    out=self._sheets.memory[sheet],
+                    out=[memory[0], *(memory[self._aligned[plane.column]] for plane in source.aligned)],
                 )
             except (DataError, StorageError) as error:
                 raise of_source(error, part.name) from error
+            for name, fill in source.fills.items():
+                memory[self._aligned[name]][:] = memory[0] if isinstance(fill, str) else fill
             self._following[place] += 1
             if self._last_rows[code] < 0:  # nobody needs it any more
                 self._sheets.give(sheet)

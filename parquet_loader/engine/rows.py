@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ..blocks import IntArray, TokenArray, TokenPart, as_binary
 from ..formats.base import ColumnChunk
 
-__all__ = ["Elements", "RowLayout", "RowPart", "RowParts", "WholeRows", "parts_together"]
+__all__ = ["Elements", "RowLayout", "RowLengthError", "RowPart", "RowParts", "WholeRows", "parts_together"]
 
 Elements = npt.NDArray[Any]
 
@@ -32,14 +32,14 @@ class RowLayout:
     Attributes:
         seq_len, overlap: they hold ``seq_len + overlap`` ids.
         pad_id: what shorter ones are filled up with; None where there are none.
-        ids: the dtype of the ids, which is narrow where they fit.
+        ids: the dtype of the ids, which is narrow where they fit, or of what is aligned with them.
         dtype: of an element: the field ``ids`` of shape ``(width,)``, and ``length`` where there is a `pad_id`.
     """
 
     seq_len: int
     overlap: int
     pad_id: int | None
-    ids: np.dtype[np.integer]
+    ids: np.dtype[Any]
     dtype: np.dtype[np.void] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,10 +51,11 @@ class RowLayout:
         """Ids of a row."""
         return self.seq_len + self.overlap
 
-    @property
-    def making_bytes(self) -> int:
-        """What making an element holds: it, and what it is padded with. Rows of one length are used where they lie."""
-        return 0 if self.pad_id is None else 2 * self.dtype.itemsize + 3 * 8
+    def making_bytes(self, itemsize: int) -> int:
+        """What making an element of so many bytes holds: it, and what it is padded with. Rows of one length are used
+        where they lie.
+        """
+        return 0 if self.pad_id is None else 2 * itemsize + 3 * 8
 
     def tokens_of(self, chunk: ColumnChunk, first: int, last: int) -> tuple[int, int]:
         """Among which tokens of a row group its rows ``[first, last)`` lie."""
@@ -116,6 +117,15 @@ class RowLayout:
             lengths = np.full(len(out), self.width) if lengths is None else lengths
             lengths[ended] = 0
         return None if lengths is None or (lengths == self.width).all() else lengths
+
+
+class RowLengthError(Exception):
+    """A row is of a length that no row has: its row group, and what is to be said of it."""
+
+    def __init__(self, chunk: ColumnChunk, problem: str) -> None:
+        super().__init__(problem)
+        self.chunk = chunk
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,13 +195,13 @@ class RowParts:
         assert self._open is not None
         if len(self._open) > self._layout.width:
             problem = self._layout.problem(self._begun - 1, len(self._open))
-            raise self._chunk.error(problem.replace(" ids,", " ids or more,", 1))
+            raise RowLengthError(self._chunk, problem.replace(" ids,", " ids or more,", 1))
 
     def _checked(self, begin: int, tokens: TokenArray, offsets: IntArray) -> RowPart:
         lengths = np.diff(offsets)
         wrong = self._layout.wrong_length(lengths)
         if wrong is not None:
-            raise self._chunk.error(self._layout.problem(begin + wrong, int(lengths[wrong])))
+            raise RowLengthError(self._chunk, self._layout.problem(begin + wrong, int(lengths[wrong])))
         return RowPart(begin=begin, tokens=tokens, offsets=offsets)
 
 
@@ -204,7 +214,7 @@ def parts_together(layout: RowLayout, part: TokenPart, chunks: Sequence[ColumnCh
         row, length = wrong, int(lengths[wrong])
         for chunk in chunks:
             if row < chunk.rows:
-                raise chunk.error(layout.problem(row, length))
+                raise RowLengthError(chunk, layout.problem(row, length))
             row -= chunk.rows
     return RowPart(begin=0, tokens=part.tokens, offsets=offsets)
 

@@ -22,15 +22,28 @@ from ..blocks import IntArray
 from ..formats.base import ColumnChunk
 from .work import TaskWork, WindowWork
 
-__all__ = ["Answer", "BandWork", "ClosedError", "Failed", "Hold", "Logged", "Piece", "Release", "Request", "Wire"]
+__all__ = [
+    "Answer",
+    "BandWork",
+    "ClosedError",
+    "Failed",
+    "Hold",
+    "Keep",
+    "Logged",
+    "Piece",
+    "Release",
+    "Request",
+    "Wire",
+]
 
 _HEAD = struct.Struct("<QQ")
 _MOST_DESCRIPTORS = 1
 
 
 class BandWork(NamedTuple):
-    """A band to be cut whose text is complete: its number, and where documents begin in it."""
+    """A band to be cut whose text of one plane is complete: its number, and where documents begin in it."""
 
+    plane: int
     number: int
     documents: IntArray
 
@@ -56,8 +69,11 @@ class Request(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A piece of a band whose other pieces lie in other tasks: the band's number, tokens, and where documents begin."""
+    """A piece of a band whose other pieces lie in other tasks: its plane and the band's number, tokens, and where
+    documents begin.
+    """
 
+    plane: int
     number: int
     tokens: int
     documents: IntArray
@@ -71,7 +87,7 @@ class Answer(NamedTuple):
         fallbacks: row groups that fell back.
         retries: of each source, requests that this process has made again so far.
         read_seconds: that storage took.
-        cut: the numbers of bands that were cut, and of each how many documents there are.
+        cut: the planes and numbers of bands that were cut, and of each how many documents there are.
         documents: where the documents of these bands begin, see `Slices`, one band after another.
         pieces: of bands that are not complete.
     """
@@ -80,7 +96,7 @@ class Answer(NamedTuple):
     fallbacks: int
     retries: tuple[int, ...]
     read_seconds: float
-    cut: tuple[tuple[int, int], ...]
+    cut: tuple[tuple[int, int, int], ...]
     documents: IntArray
     pieces: tuple[Piece, ...]
 
@@ -89,6 +105,14 @@ class Hold(NamedTuple):
     """Asks for more memory for a row group; answered by True, or by False where there never is as much."""
 
     more_bytes: int
+    chunk: ColumnChunk
+
+
+class Keep(NamedTuple):
+    """Asks for memory for documents, until the window is used up; see `work.Keep`. Answered as `Hold`."""
+
+    documents: int
+    tokens: int
     chunk: ColumnChunk
 
 

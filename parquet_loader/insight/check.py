@@ -108,6 +108,7 @@ class CheckReport:
     Attributes:
         root: where the files lie.
         column: the token column.
+        format: of the files; those of Parquet alone may have checksums.
         files, row_groups, documents, tokens: that were read, of those that could be.
         empty: documents without a token.
         min_id, max_id: of all tokens; None where there is none.
@@ -123,6 +124,7 @@ class CheckReport:
 
     root: str
     column: str
+    format: str
     files: int
     row_groups: int
     documents: int
@@ -167,9 +169,9 @@ def check(
 ) -> CheckReport:
     """Read every byte of a set, and say everything that is wrong with it.
 
-    Page checksums are verified where the writer gave them, of all columns; documents, tokens and statistics compared
-    with the footers; and every byte with an earlier check of the same files. It may be interrupted: the next one goes
-    on.
+    Page checksums are verified where the writer gave them, as only those of Parquet do, of all columns; documents,
+    tokens and statistics compared with the footers; and every byte with an earlier check of the same files. It may be
+    interrupted: the next one goes on.
 
     Args:
         source: a folder, a file, a glob or a URL, or a list of them.
@@ -228,7 +230,7 @@ def check(
         kept.save()
         raise
     faults = [*faults, *run.faults()]
-    notes = [*found.remarks()]
+    notes = [*found.remarks(), *_of_streams(found, run.ends())]
     unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
     changes = kept.changes(unreadable)
     if changes is not None:
@@ -240,6 +242,7 @@ def check(
     return CheckReport(
         root=storage.root,
         column=found.column,
+        format=found.format,
         files=len(found.files),
         row_groups=len(found),
         documents=int(numbers["documents"].sum()),
@@ -267,6 +270,14 @@ def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _of_streams(index: DatasetIndex, ends: Ends | None) -> Iterator[str]:
+    """What to say of the documents of a stream."""
+    if index.is_stream and ends is None:
+        yield "what ends a document was not given, and each row group counts as one: give eos_id to tell them apart"
+    elif index.is_stream and ends is not None and not ends.ending:
+        yield f"the id {ends.eos_id} ends no document, and each row group counts as one: give another eos_id"
 
 
 # ── the files as they are ────────────────────────────────────────────────────────────────────────────────────────
@@ -473,7 +484,8 @@ class _Check:
         """All faults of what was read, and how documents end where some do otherwise."""
         found = list(self._state.faults)
         ends = self.ends()
-        if ends is not None and ends.ending and ends.missing:
+        # In a stream a row group may end within a document.
+        if ends is not None and ends.ending and ends.missing and not self._index.is_stream:
             assert ends.example is not None
             found.append(
                 Fault(

@@ -89,14 +89,11 @@ class Fragments:
     start: IntArray
 
     @classmethod
-    def of(
-        cls, order: Order, rows: IntArray, window: Window, lanes: IntArray, known: KnownLengths | _Rows
-    ) -> Fragments:
+    def of(cls, order: Order, window: Window, lanes: IntArray, known: KnownLengths | _Rows) -> Fragments:
         """Those of some lanes of a window.
 
         Args:
             order: the run's.
-            rows: of each row group of the index its documents.
             window: the window.
             lanes: rising, at least one.
             known: how long documents are.
@@ -104,7 +101,7 @@ class Fragments:
         first = int(lanes[0])
         starts = window.slice_starts(order.lanes, first, int(lanes[-1]) + 1)
         lows, highs = starts[lanes - first], starts[lanes - first + 1]
-        groups, begins = _documents(window, lows, highs, rows, known)
+        groups, begins = _documents(window, lows, highs, known)
         # Documents rise, and those of a lane are all there, so that they are neighbours.
         some = highs > lows
         firsts = np.where(some, begins.begin.searchsorted(lows, side="right") - 1, 0)
@@ -169,7 +166,7 @@ class _Documents(NamedTuple):
 
 
 def _documents(
-    window: Window, lows: IntArray, highs: IntArray, rows: IntArray, known: KnownLengths | _Rows
+    window: Window, lows: IntArray, highs: IntArray, known: KnownLengths | _Rows
 ) -> tuple[IntArray, _Documents]:
     """The row groups of a window that hold its tokens ``[low, high)`` of any stretch, and their documents."""
     some = highs > lows
@@ -178,7 +175,9 @@ def _documents(
     np.add.at(borders, window.offsets.searchsorted(highs[some]), -1)
     needed = ((borders.cumsum()[:-1] > 0) & (np.diff(window.offsets) > 0)).nonzero()[0]
     groups = window.groups[needed]
-    lengths, counts = known.of(groups), rows[groups]
+    of_each = known.of(groups)
+    counts = np.array([len(each) for each in of_each], np.int64)
+    lengths = np.concatenate([np.empty(0, np.int64), *of_each])
     splits, sums = _before(counts), _before(lengths)
     begin = sums[:-1] + (window.offsets[needed] - sums[splits[:-1]]).repeat(counts)
     number = np.arange(len(lengths)) - splits[:-1].repeat(counts)
@@ -238,7 +237,7 @@ def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], kn
         columns: the columns ``[columns[0], columns[1])``.
         known: how long documents are.
     """
-    order, index = rows.config.order, rows.config.index
+    order = rows.config.order
     if rows.config.rows is not None:
         assert isinstance(known, KnownLengths)
         return _whole_rows(rows, columns, known)
@@ -249,7 +248,7 @@ def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], kn
             continue
         row, column, low, tokens = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         lanes, place = np.unique(rows.lanes[row], return_inverse=True)
-        fragments = Fragments.of(order, index.rows, window, lanes, known)
+        fragments = Fragments.of(order, window, lanes, known)
         parts.append(fragments.cut(place, low, tokens, rows.lanes[row], column))
     return Stretches.of(parts)
 
@@ -260,9 +259,9 @@ class _Rows:
     def __init__(self, config: EngineConfig) -> None:
         self._rows = config.index.rows
 
-    def of(self, groups: IntArray) -> IntArray:
+    def of(self, groups: IntArray) -> list[IntArray]:
         """See `KnownLengths`."""
-        return np.ones(int(self._rows[groups].sum()), np.int64)
+        return [np.ones(rows, np.int64) for rows in self._rows[groups].tolist()]
 
 
 def _whole_rows(rows: SourceRows, columns: tuple[int, int], known: KnownLengths) -> Stretches:
@@ -276,7 +275,9 @@ def _whole_rows(rows: SourceRows, columns: tuple[int, int], known: KnownLengths)
     lengths = np.full(len(found), config.rows.width)
     if config.rows.pad_id is not None:
         groups, place = np.unique(found.group, return_inverse=True)
-        lengths = known.of(groups)[_before(config.index.rows[groups])[place] + found.document]
+        lengths = np.concatenate([*known.of(groups), lengths[:0]])[
+            _before(config.index.rows[groups])[place] + found.document
+        ]
     ends = np.minimum(lengths, columns[1])
     column = np.full(len(found), columns[0])
     found = replace(found, column=column, tokens=ends - column, start=column)
@@ -355,7 +356,7 @@ def occurrences(
     """
     order = config.order
     window = order.window_of(group, epoch)
-    its = known.of(np.array([group]))
+    (its,) = known.of(np.array([group]))
     if config.rows is not None:
         if its[document]:
             yield _of_row(config, window, group, document, int(its[document]))
@@ -366,7 +367,7 @@ def occurrences(
         return
     starts = window.slice_starts(order.lanes, 0, order.lanes)
     lanes = np.arange(starts.searchsorted(begin, side="right") - 1, starts.searchsorted(end))
-    fragments = Fragments.of(order, config.index.rows, window, lanes, known)
+    fragments = Fragments.of(order, window, lanes, known)
     positions = _blocks_of(order, lengths, window).inverse()
     for place in np.flatnonzero((fragments.group == group) & (fragments.document == document)).tolist():
         at, start = int(fragments.at[place]), int(fragments.start[place])
@@ -388,7 +389,7 @@ def _of_row(config: EngineConfig, window: Window, group: int, row: int, tokens: 
     element = int(window.offsets[(window.groups == group).argmax()]) + row
     starts = window.slice_starts(order.lanes, 0, order.lanes)
     lane = int(starts.searchsorted(element, side="right")) - 1
-    fragments = Fragments.of(order, config.index.rows, window, np.array([lane]), _Rows(config))
+    fragments = Fragments.of(order, window, np.array([lane]), _Rows(config))
     place = int(((fragments.group == group) & (fragments.document == row)).argmax())
     position = (int(fragments.begins[0]) + int(fragments.at[place])) * order.unit
     return Occurrence(window.epoch, lane, position, order.unit, position, position, position + tokens, 0)

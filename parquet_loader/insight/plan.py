@@ -90,7 +90,7 @@ class ShufflePlan:
         draws: about as many independent draws a batch is, of a set that is sorted: places of the set that its rows
             come from. Where documents are stored in random order it does not matter.
         shown_before: the share of the tokens whose document was in its lane's row just before, if all documents were
-            of mean length; long ones make it more.
+            of mean length; long ones make it more. None where that is not known, as of a stream.
     """
 
     window: int
@@ -99,7 +99,7 @@ class ShufflePlan:
     share: float
     rows_of_window: float
     draws: int
-    shown_before: float
+    shown_before: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class SourcePlan:
     max_epochs: int | None
     exhausted: Moment | None
     then: str | None
-    cuts: Cuts
+    cuts: Cuts | None
     shuffle: ShufflePlan
 
 
@@ -476,9 +476,11 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
 # ── the order ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts:
+def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts | None:
     order, index = config.order, config.index
-    documents = int(index.rows.sum())
+    documents = index.documents
+    if documents is None:
+        return None
     windows = -(-len(index) // order.window)
     borders = windows * (order.lanes - 1)
     if order.row_tokens:
@@ -513,14 +515,15 @@ def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
     window = min(order.window, groups)
     window_tokens = order.total_tokens * window // groups
     rows = window_tokens / order.lanes / options.seq_len
-    mean = order.total_tokens / max(1, int(config.index.rows.sum()))
-    rows_of_document = mean / options.seq_len
     draws = min(order.lanes, window)
-    before = min(1.0, rows_of_document / max(1.0, rows))
+    before = None
     if order.row_tokens:
         before = 0.0
-    elif not order.shuffle:  # what a row begins with goes on from the row before
-        before = 1 - 1 / rows_of_document / 2 if rows_of_document > 1 else rows_of_document / 2
+    elif config.index.documents is not None:
+        rows_of_document = order.total / max(1, config.index.documents) / options.seq_len
+        before = min(1.0, rows_of_document / max(1.0, rows))
+        if not order.shuffle:  # what a row begins with goes on from the row before
+            before = 1 - 1 / rows_of_document / 2 if rows_of_document > 1 else rows_of_document / 2
     return ShufflePlan(
         window=order.window,
         row_groups=groups,

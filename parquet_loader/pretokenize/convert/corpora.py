@@ -8,6 +8,7 @@
     hf           a folder of datasets' save_to_disk                           a row
     arrow        .arrow or .feather files, streams or files                   a row
     parquet      .parquet files                                               a row
+    jsonl        .jsonl or .ndjson files, also .gz                            a line
 
 Folders are read at any depth, without names that start with ``_`` or ``.``. Raw ids are mapped, not read, and are given
 on in pieces of some megabytes. All ids of a corpus become tokens of some document, so the documents and tokens that
@@ -18,16 +19,16 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import json
 import re
 import reprlib
-import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -35,9 +36,12 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, PretokenizeWarning, StorageError
+from ...formats.raw.megatron import HEAD_BYTES, MegatronHead, document_ends, read_head
+from ...formats.raw.meta import MetaFile, read_meta
 from ...storage.base import is_hidden
 from ...storage.local import files_below, status_of
 from ..sources.base import Cursor
@@ -47,16 +51,15 @@ from ..write.writer import MAX_ROW_GROUP_TOKENS
 __all__ = ["FORMATS", "Corpus", "Documents", "Format", "TokenizedOptions", "detect", "open_corpus"]
 
 
-Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet"]
+Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet", "jsonl"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
 _PIECE_TOKENS = 4 << 20
 _PARQUET_BATCH_ROWS = 1024
-_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
-# The index's codes for integer types; 6 and 7 are floating point.
-_MEGATRON_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+_WITH_COLUMNS = ("hf", "arrow", "parquet", "jsonl")
+_JSON_BYTES = 8 << 20
+_JSON_ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _COLUMNS = ("input_ids", "tokens", "token_ids")
-_TOKENIZER_KEYS = ("tokenizer", "tokenizer_name", "tokenizer_name_or_path", "name", "name_or_path")
 
 
 Documents = Iterator[tuple[Path, TokenBatch]]
@@ -70,11 +73,13 @@ class TokenizedOptions:
         column: of Arrow and Parquet files; None for one of the usual names.
         dtype: of raw ids; None for what the files beside them say, or what is usual in the format.
         eos_id: ends a document; None for what meta.json says.
+        aligned: columns that have a value for every id, where files have columns.
     """
 
     column: str | None = None
     dtype: str | None = None
     eos_id: int | None = None
+    aligned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,7 @@ class Corpus:
         read: gives the documents after so many documents, which hold so many tokens; see `documents`.
         eos_appended: whether every document is sure to end with ``eos_id``.
         tokenizer: the tokenizer's name, where the files tell it.
+        aligned: the dtypes of the aligned columns.
     """
 
     format: Format
@@ -98,6 +104,7 @@ class Corpus:
     read: Callable[[int, int], Documents]
     eos_appended: bool = False
     tokenizer: str | None = None
+    aligned: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
 
     def documents(self, cursor: Cursor = (0, 0)) -> Documents:
         """The documents, in order, with the file that the last of a batch lies in.
@@ -134,6 +141,8 @@ def detect(path: Path) -> Format:
     if found["hf"]:
         return "hf"
     formats: list[Format] = [name for name, there in found.items() if there]
+    if not formats and any(name.endswith(_JSON_ENDINGS) for name in names):
+        return "jsonl"  # beside other files it may be a log
     if len(formats) != 1:
         there = f"files of several formats: {', '.join(formats)}" if formats else "no tokenized files"
         raise ConfigError(f"{str(path)!r} holds {there}. Name one with format; known are {', '.join(FORMATS)}.")
@@ -156,7 +165,8 @@ def open_corpus(path: Path, format: Format | None = None, options: TokenizedOpti
     format = format or detect(path)
     options = options or TokenizedOptions()
     for name, value, takers in (
-        ("column", options.column, ("hf", "arrow", "parquet")),
+        ("column", options.column, _WITH_COLUMNS),
+        ("aligned", options.aligned or None, _WITH_COLUMNS),
         ("dtype", options.dtype, ("chunks", "datatrove", "dolma")),
     ):
         if value is not None and format not in takers:
@@ -180,7 +190,7 @@ def _files(path: Path, format: str, *suffixes: str) -> list[Path]:
         for ending in (".ds.index", ".ds.metadata", ".csv.gz", ".bin", ".idx", ".npy", ".ds"):
             stem = stem.removesuffix(ending)
         found = [each for suffix in suffixes if (each := path.with_name(stem + suffix)).is_file()]
-        if format in ("arrow", "parquet") and path.is_file():
+        if format in ("arrow", "parquet", "jsonl") and path.is_file():
             found = [path]  # a file of one's own naming, whose content tells
     if not found:
         raise ConfigError(f"{str(path)!r} holds no *{' or *'.join(suffixes)}, which {format} has.")
@@ -331,8 +341,9 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         if options.dtype is None:
             raise ConfigError(f"{str(path)!r} has no meta.json: give dtype='uint16' or dtype='uint32'.")
         _refuse_gaps(found)
-        meta = [{"file": str(each.relative_to(folder))} for each in found]
-    eos_ids = {_field(each, "eos_token_id", int, meta_path) for each in meta} - {None}
+        nothing = MetaFile(file="", dtype=None, tokens=None, eos_id=None, tokenizer=None)
+        meta = [replace(nothing, file=str(each.relative_to(folder))) for each in found]
+    eos_ids = {each.eos_id for each in meta} - {None}
     eos_id = options.eos_id if options.eos_id is not None else next(iter(eos_ids), None)
     if eos_id is None or (len(eos_ids) > 1 and options.eos_id is None):
         known = "not known" if eos_id is None else f"not one but {', '.join(map(str, eos_ids))}"
@@ -340,9 +351,9 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
     chunks: list[tuple[Path, np.dtype[Any]]] = []
     last: int | None = eos_id
     for each in meta:
-        name, count = str(_field(each, "file", str, meta_path)), _field(each, "tokens", int, meta_path)
+        name, count = each.file, each.tokens
         file = folder / name
-        named = options.dtype or _field(each, "dtype", str, meta_path)
+        named = options.dtype or each.dtype
         if named is None:
             raise ConfigError(f"{meta_path} does not say the dtype of {name!r}: give dtype='uint16' or dtype='uint32'.")
         dtype = _given_dtype(named, "dtype" if options.dtype else f"{meta_path}: the dtype")
@@ -380,7 +391,7 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         if waiting:
             yield file, TokenBatch(tokens=np.concatenate(rest), lengths=np.array([waiting], np.int64))
 
-    tokenizers = {_tokenizer_name(each) for each in meta} - {None}
+    tokenizers = {each.tokenizer for each in meta} - {None}
     return Corpus(
         format="chunks",
         bits=max(_dtype_bits(dtype) for _, dtype in chunks),
@@ -403,36 +414,10 @@ def _refuse_gaps(files: Sequence[Path]) -> None:
             )
 
 
-def _chunk_meta(path: Path) -> list[dict[str, Any]]:
-    """An entry a chunk: meta.json is a list of them, or an object with such a list and values for all."""
+def _chunk_meta(path: Path) -> list[MetaFile]:
     with _reading(path):
-        values = json.loads(path.read_bytes())
-    common: dict[str, Any] = {}
-    entries = values
-    if isinstance(values, dict):
-        lists = [
-            key for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)
-        ]
-        common = {key: value for key, value in values.items() if key not in lists}
-        entries = values[lists[0]] if len(lists) == 1 else [values] if "file" in values else None
-    if (
-        not isinstance(entries, list)
-        or not entries
-        or not all(isinstance(each, dict) and each.get("file") for each in entries)
-    ):
-        raise DataError('each chunk should have an entry with its "file".', path=str(path))
-    return [common | each for each in entries]
-
-
-def _tokenizer_name(values: Mapping[str, Any]) -> str | None:
-    """A tokenizer's name, as a string or as an object that holds it."""
-    for key in _TOKENIZER_KEYS:
-        value = values.get(key)
-        if isinstance(value, str) and value and (key != "name" or "file" not in values):
-            return value
-        if isinstance(value, dict):
-            return _tokenizer_name(value)
-    return None
+        raw = path.read_bytes()
+    return read_meta(raw, str(path))
 
 
 # --- Megatron
@@ -443,7 +428,7 @@ def _open_megatron(path: Path, options: TokenizedOptions) -> Corpus:
         _Indexed(
             data=index.with_suffix(".bin"),
             index=index,
-            dtype=_megatron_head(index)[0],
+            dtype=_megatron_head(index).dtype,
             ends=partial(_megatron_ends, index),
         )
         for index in _files(path, "megatron", ".idx")
@@ -451,49 +436,22 @@ def _open_megatron(path: Path, options: TokenizedOptions) -> Corpus:
     return _indexed_corpus("megatron", files, options)
 
 
-_MEGATRON_HEAD = struct.Struct("<9sQBQQ")
-
-
-def _megatron_head(path: Path) -> tuple[np.dtype[Any], int, int]:
-    """The ids' dtype, and how many sequences and entries of documents the index has."""
+def _megatron_head(path: Path) -> MegatronHead:
     with _reading(path), path.open("rb") as stream:
-        raw = stream.read(_MEGATRON_HEAD.size)
-        size = path.stat().st_size
-    if len(raw) < _MEGATRON_HEAD.size or not raw.startswith(_MEGATRON_MAGIC):
-        raise DataError("not an index of Megatron's (its first bytes are others).", path=str(path))
-    _, version, code, sequences, entries = _MEGATRON_HEAD.unpack(raw)
-    if version != 1 or code not in _MEGATRON_DTYPES:
-        raise DataError(f"version {version} and type code {code} are not known integers of version 1.", path=str(path))
-    if size < _MEGATRON_HEAD.size + 12 * sequences + 8 * entries:
-        raise DataError(
-            f"{size:,} bytes are too few for the {sequences:,} sequences and {entries:,} entries that it names: the "
-            f"index is cut short or damaged.",
-            path=str(path),
-        )
-    return np.dtype(_MEGATRON_DTYPES[code]), sequences, entries
+        return read_head(stream.read(HEAD_BYTES), path.stat().st_size, str(path))
 
 
 def _megatron_ends(path: Path) -> npt.NDArray[np.int64]:
     """Sequences must lie in order without gaps, which is how Megatron writes them."""
-    dtype, sequences, entries = _megatron_head(path)
-    raw = path.read_bytes()
-    lengths = np.frombuffer(raw, "<i4", sequences, _MEGATRON_HEAD.size).astype(np.int64)
-    pointers = np.frombuffer(raw, "<i8", sequences, _MEGATRON_HEAD.size + 4 * sequences)
-    first = np.frombuffer(raw, "<i8", entries, _MEGATRON_HEAD.size + 12 * sequences)
-    sequence_ends = np.cumsum(lengths)
-    if not np.array_equal(pointers, (sequence_ends - lengths) * dtype.itemsize):
-        raise DataError(
-            "its sequences do not lie one after the other. Rewrite it with Megatron's tools.", path=str(path)
-        )
-    if not entries:
-        return sequence_ends
-    if first[0] != 0 or first[-1] != sequences or np.any(first[1:] < first[:-1]):
-        raise DataError(
-            f"its documents should begin with sequence 0 and end with {sequences:,}, in order, and go from "
-            f"{int(first[0]):,} to {int(first[-1]):,}. It is damaged: rewrite it with Megatron's tools.",
-            path=str(path),
-        )
-    return np.asarray(np.concatenate([[0], sequence_ends])[first[1:]])
+    head = _megatron_head(path)
+    with path.open("rb") as stream:
+
+        def read(start: int, length: int) -> bytes:
+            stream.seek(start)
+            return stream.read(length)
+
+        ends = [tokens for _, tokens in document_ends(read, head, str(path))]
+    return np.concatenate([np.empty(0, np.int64), *ends])
 
 
 # --- datatrove
@@ -579,8 +537,8 @@ def _dolma_ends(path: Path) -> npt.NDArray[np.int64]:
 
 # --- Arrow and Parquet
 
-# Rows of a file that can be read, or passed over, together: how many they are, and what reads a column of them.
-_Block = tuple[int, Callable[[str], Iterator[Any]]]
+# Rows of a file that can be read, or passed over, together: how many they are, and what reads columns of them.
+_Block = tuple[int, Callable[[Sequence[str]], Iterator[Any]]]
 
 
 def _open_hf(path: Path, options: TokenizedOptions) -> Corpus:
@@ -613,6 +571,36 @@ def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
     return _columns_corpus("parquet", _files(path, "parquet", ".parquet"), _parquet_blocks, options)
 
 
+def _open_jsonl(path: Path, options: TokenizedOptions) -> Corpus:
+    return _columns_corpus("jsonl", _files(path, "jsonl", *_JSON_ENDINGS), _json_blocks, options)
+
+
+def _json_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
+    batches = _json_batches(file)
+    first = next(batches, pa.record_batch({}))
+    names = first.schema.names
+
+    def with_all(batch: Any) -> Any:
+        """The columns that the first lines have; what none of some lines has is null."""
+        lacking = [name for name in names if name not in batch.schema.names]
+        for name in lacking:
+            batch = batch.append_column(name, pa.nulls(batch.num_rows))
+        return batch
+
+    return first.schema, (
+        (batch.num_rows, lambda _, batch=batch: iter([with_all(batch)])) for batch in itertools.chain([first], batches)
+    )
+
+
+def _json_batches(file: Path) -> Iterator[Any]:
+    """The lines, some megabytes at a time, each time of the types that their values have."""
+    with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
+        while block := stream.read(_JSON_BYTES):
+            block += stream.readline()
+            reading = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
+            yield from pj.read_json(io.BytesIO(block), reading).combine_chunks().to_batches()
+
+
 def _to_its_end(reader: Any, source: Any, file: Path) -> Iterator[Any]:
     """The batches of a stream. Without the marker that writers put at its end, it may have been cut between two."""
     yield from reader
@@ -631,19 +619,18 @@ def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
     source.seek(0)
     reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
     batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else _to_its_end(reader, source, file)
-    return reader.schema, ((batch.num_rows, lambda name, batch=batch: iter([batch.column(name)])) for batch in batches)
+    return reader.schema, ((batch.num_rows, lambda names, batch=batch: iter([batch])) for batch in batches)
 
 
 def _parquet_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
     reader = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
 
-    def read(group: int, name: str) -> Iterator[Any]:
-        for batch in reader.iter_batches(batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=[name]):
-            yield batch.column(name)
+    def read(group: int, names: Sequence[str]) -> Iterator[Any]:
+        yield from reader.iter_batches(batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=list(names))
 
     groups = range(reader.num_row_groups)
     return reader.schema_arrow, (
-        (reader.metadata.row_group(group).num_rows, lambda name, group=group: read(group, name)) for group in groups
+        (reader.metadata.row_group(group).num_rows, lambda names, group=group: read(group, names)) for group in groups
     )
 
 
@@ -657,29 +644,126 @@ def _columns_corpus(
     with _reading(files[0]):
         schema = blocks_of(files[0])[0]
         kind = schema.field(_column(schema, options, files[0])).type
+    aligned = {name: _aligned_dtype(name, files, blocks_of) for name in options.aligned}
 
     def read(documents: int, tokens: int) -> Documents:
         for file in files:
             with _reading(file):
                 schema, blocks = blocks_of(file)
                 name = _column(schema, options, file)
-                for rows, columns in blocks:
+                row = 0
+                for rows, batches in blocks:
                     if documents >= rows:
                         documents -= rows
+                        row += rows
                         continue
-                    for column in columns(name):
-                        skipped = min(documents, len(column))
+                    for batch in batches([name, *aligned]):
+                        skipped = min(documents, len(batch))
                         documents -= skipped
-                        yield file, _lists(column.slice(skipped), file, name)
+                        part = batch.slice(skipped)
+                        lists = _lists(part.column(name), file, name)
+                        yield file, _with_aligned(lists, part, aligned, file, row + skipped)
+                        row += len(batch)
 
     narrow = _is_empty(kind) or kind.value_type.bit_width <= 16
-    return Corpus(format=format, bits=16 if narrow else 32, eos_id=options.eos_id, files=(*beside, *files), read=read)
+    return Corpus(
+        format=format,
+        bits=16 if narrow else 32,
+        eos_id=options.eos_id,
+        files=(*beside, *files),
+        read=read,
+        aligned=aligned,
+    )
+
+
+def _aligned_dtype(
+    name: str, files: Sequence[Path], blocks_of: Callable[[Path], tuple[Any, Iterator[_Block]]]
+) -> np.dtype[Any]:
+    """The dtype of an aligned column: that of the first file whose writer could know it."""
+    for file in files:
+        with _reading(file):
+            schema = blocks_of(file)[0]
+            if schema.names.count(name) != 1:
+                others = [field.name for field in schema if _is_list(field.type)]
+                raise DataError(
+                    f"no such column, or more than one; columns of lists are {others}.", path=str(file), column=name
+                )
+            kind = schema.field(name).type
+            if _is_empty(kind):
+                continue
+            value = kind.value_type if _is_list(kind) else None
+            if value is None or not (
+                pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)
+            ):
+                raise DataError(
+                    f"it is {kind}, and an aligned column is of lists of integers, floats or booleans.",
+                    path=str(file),
+                    column=name,
+                )
+            dtype: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
+            return dtype
+    return np.dtype(np.int32)
+
+
+def _with_aligned(
+    lists: TokenBatch, rows: Any, aligned: Mapping[str, np.dtype[Any]], file: Path, first: int
+) -> TokenBatch:
+    """Documents with their values of the aligned columns.
+
+    Args:
+        lists: the documents.
+        rows: the Arrow batch that they are of.
+        aligned: the columns, and their dtypes.
+        file: where it lies.
+        first: the number in it of the first of the rows.
+
+    Raises:
+        DataError: a list with more or fewer values than the row has ids, a null among them, or one that the dtype does
+            not hold.
+    """
+    columns = {}
+    for name, dtype in aligned.items():
+        values, lengths = _aligned_values(rows.column(name), dtype, file, name)
+        wrong = np.flatnonzero(lengths != lists.lengths)
+        if len(wrong):
+            at = int(wrong[0])
+            raise DataError(
+                f"the list has {lengths[at]:,} values, and the row {lists.lengths[at]:,} ids. An aligned column has a "
+                f"value for every id.",
+                path=f"{file}: row {first + at}",
+                column=name,
+            )
+        columns[name] = values
+    return replace(lists, aligned=columns)
+
+
+def _aligned_values(
+    column: Any, dtype: np.dtype[Any], file: Path, name: str
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """All values of an aligned column, and how many each row has."""
+    column.validate(full=True)
+    if pa.types.is_null(column.type):
+        return np.zeros(0, dtype), np.zeros(len(column), np.int64)
+    lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+    values, kind = column.flatten(), pa.from_numpy_dtype(dtype)
+    if values.null_count:
+        raise DataError("it holds nulls among the values. Replace them.", path=str(file), column=name)
+    try:
+        cast_values = values.cast(kind)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"it is {values.type} here, and {kind} before ({error}). Convert the files to one type.",
+            path=str(file),
+            column=name,
+        ) from error
+    return cast_values.to_numpy(zero_copy_only=False), lengths
 
 
 def _column(schema: Any, options: TokenizedOptions, file: Path) -> str:
     # Where every row of a file is empty, its writer could not know the ids' type.
-    known = [field.name for field in schema if _is_ids(field.type)]
-    names = known + [field.name for field in schema if _is_empty(field.type)]
+    fields = [field for field in schema if field.name not in options.aligned]
+    known = [field.name for field in fields if _is_ids(field.type)]
+    names = known + [field.name for field in fields if _is_empty(field.type)]
     if options.column is not None:
         if options.column not in names or schema.names.count(options.column) != 1:
             raise DataError(
@@ -738,4 +822,5 @@ _OPENERS: dict[Format, Callable[[Path, TokenizedOptions], Corpus]] = {
     "hf": _open_hf,
     "arrow": _open_arrow,
     "parquet": _open_parquet,
+    "jsonl": _open_jsonl,
 }
