@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from ...errors import ConfigError, PretokenizeWarning
 from ..options import PretokenizeOptions
@@ -22,6 +23,8 @@ from ..sources.files import FileSource
 from ..tokenizers.gigatoken import with_engine
 from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
+from ..write.growing import marked_as_growing
+from ..write.journal import Journal
 from ..write.manifest import Manifest
 from .progress import Progress
 from .resume import begin, fingerprint_of, run_of
@@ -143,18 +146,57 @@ def tokenize_source(
         if isinstance(journal, Manifest):
             return journal, journal.text_bytes
         earlier_bytes = journal.position.text_bytes
-        if journal.phase == "writing":
-            job = Job(
-                source=source,
-                tokenizer=tokenizer,
-                output=output,
-                options=options,
-                seen_before=seen_before,
-                progress=progress,
-            )
-            journal = write_shards(job, journal)
-        if seen_file is not None and options.write_seen_hashes:
-            # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
-            seen_file.extend(as_digests(output.read_staged(seen_name(shard))) for shard in journal.parts)
-        manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
+        job = Job(
+            source=source,
+            tokenizer=tokenizer,
+            output=output,
+            options=options,
+            seen_before=seen_before,
+            progress=progress,
+        )
+        with marked(job, journal) as job:
+            if journal.phase == "writing":
+                journal = write_shards(job, journal)
+            if seen_file is not None and options.write_seen_hashes:
+                # Before the set is complete: then nobody need come back. Should this be done twice, nothing changes.
+                seen_file.extend(as_digests(output.read_staged(seen_name(shard))) for shard in journal.parts)
+            manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
+        output.clear_staging(others=True)
     return manifest, earlier_bytes
+
+
+@contextmanager
+def marked(job: Job, journal: Journal) -> Iterator[Job]:
+    """The job, of which the marker of a growing set is told; as it is, where the set does not grow."""
+    if not journal.grows:
+        yield job
+        return
+    with marked_as_growing(job.output, job.options.row_group_tokens, journal.parts) as marker:
+
+        def show(done: Progress) -> None:
+            marker.encoded(done.tokens, expected_of(done, job.options.max_docs))
+            if job.progress is not None:
+                job.progress(done)
+
+        yield replace(job, progress=show, on_shards=marker.published)
+
+
+def expected_of(done: Progress, max_docs: int | None) -> dict[str, int] | None:
+    """What there will be in the end, about, as far as that is known.
+
+    >>> expected_of(Progress(documents=5, tokens=2_000, text_bytes=8_000, fraction=0.25), None)
+    {'documents': 20, 'tokens': 8000, 'bytes_done': 8000, 'bytes_total': 32000}
+    """
+    fraction = max(done.fraction or 0, done.documents / max_docs if max_docs is not None else 0)
+    if not fraction:
+        return None
+
+    def whole(count: int) -> int:
+        return max(count, round(count / fraction))
+
+    return {
+        "documents": whole(done.documents),
+        "tokens": whole(done.tokens),
+        "bytes_done": done.text_bytes,
+        "bytes_total": whole(done.text_bytes),
+    }

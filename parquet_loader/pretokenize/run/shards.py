@@ -8,7 +8,7 @@ source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> Set
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -76,7 +76,7 @@ def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
     """The manifest of the set of a journal's shards."""
     return Manifest(
         encoding=encoding,
-        files=final_entries(journal.parts),
+        files=final_entries(journal.parts, growing=journal.grows),
         text_bytes=journal.position.text_bytes,
         skipped=journal.position.skipped,
         bad_records=journal.bad_records,
@@ -91,7 +91,7 @@ def seen_name(shard: FileEntry) -> str:
 
 
 def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
-    """Publish the shards of a journal that names them all, and then the manifest.
+    """Publish the shards of a journal that names them all, and then the manifest; staging is left to be cleared.
 
     Args:
         output: the folder.
@@ -101,12 +101,11 @@ def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, stage
     """
     manifest = manifest_of(journal, encoding)
     output.publish(
-        renames(journal.parts, staged_in),
+        [] if journal.grows else renames(journal.parts, staged_in),  # those of a growing set are there already
         manifest.to_json(),
         moving=journal.phase == "moving",
         on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
     )
-    output.clear_staging(others=True)
     return manifest
 
 
@@ -120,6 +119,7 @@ class Job:
     options: PretokenizeOptions
     seen_before: Digests
     progress: Callable[[Progress], None] | None
+    on_shards: Callable[[Sequence[FileEntry]], None] | None = None
     drops: Drops | None = None
 
 
@@ -154,6 +154,10 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             bad_records=tuple(selection.bad_records[: ledger.position.skipped.bad]),
         )
         output.write_journal(journal)
+        if journal.grows:
+            output.publish_next(renames(journal.parts, output.staging_name, growing=True)[-1])
+        if job.on_shards is not None:
+            job.on_shards(journal.parts)
 
     left = None if options.max_docs is None else options.max_docs - journal.position.documents
     documents = islice(selection.documents(source.records(journal.position.cursor)), left)
@@ -186,6 +190,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             encoding_of(job.tokenizer, options),
             row_group_tokens=options.row_group_tokens,
             file_tokens=options.file_tokens,
+            growing=journal.grows,
             finished=journal.parts,
             kept=kept,
             on_group=ledger.take,
@@ -227,7 +232,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         position = replace(position, skipped=selection.skipped)  # also what came after the last document
     journal = replace(
         journal,
-        phase="removing",
+        phase="moving" if journal.grows else "removing",
         position=position,
         bad_records=tuple(selection.bad_records[: position.skipped.bad]),
     )
