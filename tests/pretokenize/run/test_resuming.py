@@ -178,6 +178,7 @@ DRIVER = """
             inputs=(str(work / "old.txt" if old else work / "in.jsonl"),), output=str(output), tokenizer="bytes",
             row_group_tokens=12_000, file_tokens=12_000, batch_bytes=4000, dedup=not old, overwrite=not old,
             seen_hashes=None if old else str(output) + ".seen", write_seen_hashes=not old,
+            publish="at-end" if old else sys.argv[3],
         ))
 
     def in_a_fork(*arguments, **keywords):
@@ -226,11 +227,12 @@ DRIVER = """
 """
 
 
+@pytest.mark.parametrize(("publish", "every"), [("at-end", 5), ("as-finished", 11)])  # with 1 it takes minutes
 def test_a_kill_at_any_step_in_the_folder_loses_nothing(
-    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path]
+    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path], publish: str, every: int
 ) -> None:
     jsonl(texts)
-    steps = int(subprocesses.run(DRIVER, tmp_path, 5))  # with 1 it takes minutes
+    steps = int(subprocesses.run(DRIVER, tmp_path, every, publish))
     assert steps > 60
 
 
