@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .blocks import IntArray, TokenArray
+from .blocks import AnyArray, IntArray, TokenArray
 from .documents import Documents
 from .engine.mixer import Picked
 from .engine.pack import Origins
@@ -58,6 +58,8 @@ class Batch:
             columns of each row are tokens, the others are padding and 0. None where all are tokens.
         sources: int32, shape ``(lanes of this rank,)``: of a mixture the source of each row, its place in
             `ParquetLoader.sources`. None for one set.
+        aligned: by name the values of the ``aligned`` columns, each of the shape of `tokens`, of the type that they are
+            stored in, C-contiguous and the caller's own; 0 in padding.
     """
 
     tokens: TokenArray
@@ -66,6 +68,7 @@ class Batch:
     weight: float
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
+    aligned: dict[str, AnyArray] = field(default_factory=dict)
     _starts: Origins | Picked = field(repr=False)
     _origins: Callable[[], list[Piece]] = field(repr=False)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = [
+    "AnyArray",
     "IntArray",
     "TokenArray",
     "TokenBlock",
@@ -24,6 +25,7 @@ __all__ = [
     "pooled",
 ]
 
+AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[np.integer]
 
@@ -81,7 +83,7 @@ def narrowed(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
     return target
 
 
-def append_eos(block: TokenBlock, eos_id: int, *, complete: bool = True) -> TokenBlock:
+def append_eos(block: TokenBlock, eos_id: int | float, *, complete: bool = True) -> TokenBlock:
     """A block with ``eos_id`` after every document, empty ones too; not after the last where it is not ``complete``."""
     documents = len(block.offsets) - 1
     # Scalars by way of arrays: `pa.scalar` would import pandas, as `pa.array` does.
@@ -125,8 +127,11 @@ def as_arrow(numbers: TokenArray) -> pa.Array:
 
 
 def from_arrow(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The numbers of an Arrow array without nulls, in the same memory. Unlike its ``to_numpy`` it does not import
-    pandas, which takes 40 MB.
+    """The numbers of an Arrow array without nulls, in the same memory unless they are bits. Unlike its ``to_numpy`` it
+    does not import pandas, which takes 40 MB.
     """
     dtype = np.dtype(dtype)
+    if pa.types.is_boolean(array.type):  # bits
+        bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+        return np.unpackbits(bits, bitorder="little")[array.offset : array.offset + len(array)].view(dtype)
     return np.frombuffer(array.buffers()[1] or b"", dtype, len(array), array.offset * dtype.itemsize)

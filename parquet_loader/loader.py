@@ -95,6 +95,10 @@ class ParquetLoader:
             write) or ``"raw"`` (``.bin`` and ``.npy`` of ids, Megatron's ``.bin`` with ``.idx``); None for what their
             names tell. See docs/formats.md.
         raw_dtype: the type of ids in raw files that do not tell it themselves, such as ``"uint16"``.
+        aligned: names of other list columns that have as many values as tokens in every row, such as ``["labels"]`` or
+            ``["loss_mask"]``: they go wherever the tokens go, see `Batch.aligned`. Integers, booleans and floats.
+            With ``eos_id`` a mapping of each name to its value at EOS: ``{"labels": -100}``. No part of what
+            makes a run the same: a state may be loaded with others, or without.
         strict: refuse to run where there are `remarks`.
 
     Raises:
@@ -178,6 +182,7 @@ class ParquetLoader:
             weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
             lengths=rows.lengths,
             sources=rows.sources,
+            aligned=dict(rows.aligned),
             _starts=rows.origins,
             _origins=_Origins(_origins_of, rows.step, self._options),
         )

@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from typing_extensions import Required
 
 __all__ = [
+    "Aligned",
     "IndexLike",
     "LoaderKeywords",
     "LoaderOptions",
     "Weights",
+    "aligned_columns",
     "all_cores",
     "boolean",
     "check_type",
     "check_world_size",
     "file_format",
+    "fill_values",
     "integer",
     "signature_with",
     "spare_cores",
@@ -49,6 +52,8 @@ _MOST = 2**31 - 2  # tokens of a row, rows of a batch
 DType = str | np.dtype[np.integer] | type[np.integer]
 IndexLike = DatasetIndex | str | os.PathLike[str]
 Weights = Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]] | Literal["tokens"] | None
+# Names of columns, or each with the value at EOS that are appended; None where none are.
+Aligned = Sequence[str] | Mapping[str, float | None]
 EXHAUSTED = ("raise", "redistribute")
 
 
@@ -83,6 +88,7 @@ class LoaderKeywords(TypedDict, total=False):
     index: IndexLike | None
     format: Literal["parquet", "arrow", "raw"] | None
     raw_dtype: DType | None
+    aligned: Aligned
     strict: bool
 
 
@@ -122,6 +128,7 @@ class LoaderOptions:
     index: IndexLike | None = None
     format: Literal["parquet", "arrow", "raw"] | None = None
     raw_dtype: DType | None = None
+    aligned: Aligned = ()
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -139,6 +146,7 @@ class LoaderOptions:
             "dtype": _token_dtype(self.dtype),
             "format": file_format(self.format),
             "raw_dtype": raw_dtype_of(self.raw_dtype),
+            "aligned": aligned_columns(self.aligned),
         }
         bounds = {
             "window": None,
@@ -268,6 +276,43 @@ def boolean(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise ConfigError(f"{name} must be True or False, not {value!r}")
     return bool(value)
+
+
+def aligned_columns(value: object) -> dict[str, float | None]:
+    """The names of aligned columns, each with its value at EOS, or None.
+
+    Raises:
+        ConfigError: no names, or no numbers.
+    """
+    if isinstance(value, str) or not isinstance(value, (Sequence, Mapping)):
+        raise ConfigError(f"aligned must be the names of columns, such as aligned=['labels'], not {value!r}")
+    found = dict(value) if isinstance(value, Mapping) else dict.fromkeys(value)
+    if len(found) < len(value):
+        raise ConfigError(f"aligned={value!r} has a name twice")
+    for name, at_eos in found.items():
+        if not isinstance(name, str) or not isinstance(at_eos, (int, float, np.number, np.bool_, type(None))):
+            raise ConfigError(
+                f"aligned must be names of columns, or a mapping of each to its value at EOS, such as "
+                f"aligned={{'labels': -100}}, not {value!r}"
+            )
+    return {name: at_eos.item() if isinstance(at_eos, np.generic) else at_eos for name, at_eos in found.items()}
+
+
+def fill_values(value: object) -> dict[str, float | str]:
+    """What goes where aligned columns are missing, by name: numbers, or ``"tokens"``.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) and (each == "tokens" or isinstance(each, (int, float, np.number, np.bool_)))
+        for name, each in value.items()
+    ):
+        raise ConfigError(
+            "fill must be a mapping of aligned columns to a number, or 'tokens' for the tokens themselves, such as "
+            f"fill={{'labels': 'tokens', 'loss_mask': 1}}, not {value!r}"
+        )
+    return {name: each.item() if isinstance(each, np.generic) else each for name, each in value.items()}
 
 
 def check_type(name: str, value: object, *kinds: type) -> None:

@@ -31,10 +31,19 @@ def remarks(
     """
     return (
         *config.index.remarks(),
+        *_of_streams(config),
         *(() if mixed else _of_the_batch(config, seq_len, overlap, tail)),
         *_of_the_window(config, seq_len),
         *_of_the_ranks(config, world_size),
     )
+
+
+def _of_streams(config: EngineConfig) -> Iterator[str]:
+    if config.index.is_stream and config.eos_id is None:
+        yield (
+            f"nothing tells the documents of {config.index.files[0].path} apart, so that a row group of "
+            f"{int(config.index.tokens.max()):,} tokens is shuffled as one: give eos_id, the id that ends each of them"
+        )
 
 
 def read_amplification(order: Order, chunk_bytes: np.ndarray[tuple[int], np.dtype[np.int64]], ranks: int) -> float:

@@ -13,11 +13,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .blocks import IntArray, TokenArray
+from .blocks import AnyArray, IntArray, TokenArray
 from .checkpoint import ONLY, RunState, history_text, sources_text, state_of
 from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
@@ -73,7 +74,7 @@ class Rows(NamedTuple):
     Attributes:
         origins: where documents begin in them.
         step: the fields of a `Step` but its options: there is a batch of this several thousand times a second.
-        tokens, lengths, sources: see `Batch`.
+        tokens, lengths, sources, aligned: see `Batch`.
     """
 
     tokens: TokenArray
@@ -81,6 +82,7 @@ class Rows(NamedTuple):
     step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
+    aligned: Mapping[str, AnyArray] = MappingProxyType({})
 
 
 class Run:
@@ -348,10 +350,11 @@ class SetRun(Run):
         seq_len, overlap = self.options.seq_len, self.options.overlap
         lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
-        tokens, taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        (tokens, *values), taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        aligned = {plane.column: each for plane, each in zip(config.aligned, values, strict=True)} if values else {}
         step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
-        return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths)
+        return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths, aligned=aligned)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -577,8 +580,8 @@ class MixtureRun(Run):
             self._mixer = Mixer(self._configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
-        tokens, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources)
+        tokens, aligned, origins, sources = self._mixer.rows(progress)
+        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources, aligned=aligned)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from .checkpoint import SetIdentity
 from .engine.config import EngineConfig
+from .engine.planes import Plane, common_dtype, holds
 from .engine.processes import check_storage
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES
@@ -21,7 +22,18 @@ from .formats.known import format_named
 from .index.build import index_storage, raw_dtype_of
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
-from .options import DType, IndexLike, LoaderOptions, check_type, file_format, integer, spare_cores
+from .options import (
+    Aligned,
+    DType,
+    IndexLike,
+    LoaderOptions,
+    aligned_columns,
+    check_type,
+    file_format,
+    fill_values,
+    integer,
+    spare_cores,
+)
 from .order.order import Order, lane_range
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
@@ -49,6 +61,9 @@ class Component:
         storage_options: for the fsspec filesystem of a URL.
         index: a `DatasetIndex` of it, or the path of a saved one.
         format, raw_dtype: see `ParquetLoader`.
+        aligned: the columns that go with the tokens, and their values at EOS; see `ParquetLoader`.
+        fill: what goes where this source has no such column, by name: a number, or ``"tokens"`` for the tokens
+            themselves. Columns that are named here are not read.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -63,6 +78,8 @@ class Component:
     index: IndexLike | None = None
     format: Literal["parquet", "arrow", "raw"] | None = None
     raw_dtype: DType | None = None
+    aligned: Aligned | None = None
+    fill: Mapping[str, float | str] | None = None
 
     def __init__(
         self,
@@ -76,6 +93,8 @@ class Component:
         index: IndexLike | None = None,
         format: Literal["parquet", "arrow", "raw"] | None = None,
         raw_dtype: DType | None = None,
+        aligned: Aligned | None = None,
+        fill: Mapping[str, float | str] | None = None,
     ) -> None:
         if eos_id is not None and eos_id != "loader":
             eos_id = integer("eos_id", eos_id, 0)
@@ -89,6 +108,8 @@ class Component:
             "index": index,
             "format": file_format(format),
             "raw_dtype": raw_dtype_of(raw_dtype),
+            "aligned": None if aligned is None else aligned_columns(aligned),
+            "fill": None if fill is None else fill_values(fill),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -174,6 +195,9 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds, kind=kind)
     if processes:
         check_storage(storage, processes)
+    fills = fill_values(part.fill or {})
+    aligned = aligned_columns(options.aligned if part.aligned is None else part.aligned)
+    aligned = {name: at_eos for name, at_eos in aligned.items() if name not in fills}
     if part.index is None:
         index = index_storage(
             storage,
@@ -182,6 +206,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             budget_bytes=options.budget_bytes,
             format=kind,
             raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
+            aligned=tuple(aligned),
         )
     else:
         saved = None
@@ -189,6 +214,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
+        index = _with_aligned(index, tuple(aligned))
         storage = PinnedStorage(storage, index, format_named(index.format), saved)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
@@ -227,9 +253,59 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             budget_bytes=options.budget_bytes,
             processes=processes,
             epochs=options.epochs,
+            aligned=tuple(_plane(each, aligned[each.column], appends_eos=appends_eos) for each in index.aligned),
+            fills=fills,
         ),
         window_given=window is not None,
         max_epochs=part.max_epochs,
+    )
+
+
+def _with_aligned(index: DatasetIndex, names: tuple[str, ...]) -> DatasetIndex:
+    """An index that was given, with the aligned columns that are asked for and no others."""
+    there = {each.column: each for each in index.aligned}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise ConfigError(
+            f"the index has no aligned column {missing[0]!r}: build it with build_index(source, "
+            f"column={index.column!r}, aligned={list(names)!r})"
+        )
+    return index if tuple(there) == names else replace(index, aligned=tuple(there[name] for name in names))
+
+
+def _plane(index: DatasetIndex, at_eos: float | None, *, appends_eos: bool) -> Plane:
+    """What an engine needs to know of an aligned column: integers are held as narrow as the statistics promise."""
+    name = index.column
+    holding = [layout.value_dtype for layout in index.layouts if layout.max_definition_level or layout.kind]
+    dtype = common_dtype(name, holding or [np.dtype(np.int64)])
+    if appends_eos and at_eos is None:
+        raise ConfigError(
+            f"EOS are appended to documents, where the aligned column {name!r} has no value: give it one, such as "
+            f"aligned={{{name!r}: -100}} for labels, or 0 for a mask"
+        )
+    if appends_eos and at_eos is not None and not holds(dtype, at_eos):
+        raise ConfigError(f"aligned={{{name!r}: {at_eos!r}}} is no value of the column, which is {dtype}")
+    held = dtype
+    bound = None
+    low = 0
+    if dtype.kind in "iu":
+        some = index.tokens > 0
+        known = index.min_id[some] <= index.max_id[some]
+        if known.all() and some.any():
+            ends = [int(index.min_id[some].min()), int(index.max_id[some].max())]
+            ends += [int(at_eos)] if appends_eos and at_eos is not None else []
+            for narrow in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)):
+                if narrow.itemsize < held.itemsize and all(holds(narrow, end) for end in ends):
+                    held = narrow
+        low, bound = int(np.iinfo(held).min), int(np.iinfo(held).max) + 1
+    return Plane(
+        column=name,
+        dtype=dtype,
+        held_dtype=held,
+        low=low,
+        bound=bound,
+        eos=at_eos if appends_eos else None,
+        appends_eos=appends_eos,
     )
 
 
@@ -243,11 +319,14 @@ def _worthwhile_threads(index: DatasetIndex) -> int:
 def _held_dtype(
     index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
 ) -> np.dtype[np.integer]:
-    """Two bytes a token where vocab_size or the footers' statistics promise that they do; decoding checks it."""
+    """Two bytes a token where vocab_size, the stored type or the footers' statistics promise that they do; decoding
+    checks it.
+    """
     narrow = np.dtype(np.uint16)
     room = np.iinfo(narrow).max + 1
     known = (index.max_id >= 0) | (index.tokens == 0)
     fits = bound <= room or bool((known & (index.max_id < room)).all())
+    fits = fits or all(np.iinfo(layout.dtype).max < room for layout in index.layouts)
     return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
 
 

@@ -39,7 +39,7 @@ class S3Server:
     def upload(self, folder: Path, prefix: str) -> str:
         """Copy a folder's files; the URL of the copy."""
         fs = self.filesystem
-        for path in sorted(folder.rglob("*.parquet")):
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
             fs.pipe_file(f"bucket1/{prefix}/{path.relative_to(folder)}", path.read_bytes())
         return f"s3://bucket1/{prefix}"
 

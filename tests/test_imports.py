@@ -48,8 +48,9 @@ ORDER = [
     "__main__",
 ]
 
-# Pretokenization stands beside the loader, and shares its errors and its storage.
-PRETOKENIZE_BELOW = {"starting", "errors", "interrupts", "storage", "container", "__init__"}
+# Pretokenization stands beside the loader, and shares its errors, its storage, and what
+# raw files say of themselves.
+PRETOKENIZE_BELOW = {"starting", "errors", "interrupts", "storage", "container", "formats", "__init__"}
 PRETOKENIZE_ORDER = [
     "extras",
     "sources",

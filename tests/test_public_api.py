@@ -60,6 +60,7 @@ LOADER_ARGUMENTS = {
     "index": None,
     "format": None,
     "raw_dtype": None,
+    "aligned": (),
     "strict": False,
 }
 
@@ -67,6 +68,7 @@ DATASET_ARGUMENTS = LOADER_ARGUMENTS | {
     "rank": None,
     "world_size": None,
     "labels": True,
+    "loss_mask": None,
     "tokens": False,
     "dtype": "int64",
     "boundaries": (),

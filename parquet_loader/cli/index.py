@@ -76,7 +76,7 @@ def run(given: argparse.Namespace) -> int:
     counts = {
         "files": len(found.files),
         "row_groups": len(found),
-        "documents": int(found.rows.sum()),
+        "documents": found.documents,
         "tokens": int(found.tokens.sum()),
     }
     if given.json:
@@ -91,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
             }
         )
         return 0
-    told = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())
+    told = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items() if value is not None)
     say(f"{given.output}: {told} in column {found.column!r}, in {seconds:.1f} s")
     for remark in found.remarks():
         print(f"note: {remark}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ConfigError, ParquetLoaderError
 from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
 from ..printable import printable
-from .arguments import HelpFormatter, count
+from .arguments import HelpFormatter, count, eos_id
 from .output import complain, print_json, say, table
 from .sets import NamedSet, add_sets, sets_of
 
@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--tokenizer", metavar="NAME", help="show documents as text, by this one: a tokenizer.json, or a name"
     )
+    parser.add_argument("--eos-id", type=eos_id, metavar="ID", help="ends the documents of raw files")
     parser.add_argument("--seed", type=count, default=0, help="of which are read (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.set_defaults(run=run)
@@ -55,7 +56,7 @@ def run(given: argparse.Namespace) -> int:
         tokenizer = open_tokenizer(given.tokenizer)
     found: list[tuple[NamedSet, Inspection | ParquetLoaderError]] = []
     for each in sets:
-        options = {name: value for name, value in each.options.items() if name not in ("eos_id", "vocab_size")}
+        options = {name: value for name, value in each.options.items() if name != "vocab_size"}
         try:
             told: Inspection | ParquetLoaderError = inspect(
                 each.source,
@@ -199,7 +200,7 @@ def _facts(told: Inspection) -> Iterator[tuple[str, str]]:
     yield "  tokens in each", f"{spread.least:,} to {spread.most:,}, median {spread.median:,}"
     spread = told.group_bytes
     yield "  bytes in each", f"{_bytes(spread.least)} to {_bytes(spread.most)}, median {_bytes(spread.median)}"
-    yield "documents", f"{told.documents:,}" + (f", {told.empty:,} of them empty" if told.empty else "")
+    yield "documents", _documents(told)
     yield "tokens", f"{told.tokens:,}"
     yield "bytes per token", f"{told.column_bytes / tokens:.2f}, of whole files {told.file_bytes / tokens:.2f}"
     yield "type", _shares(told.types, told.files, "files")
@@ -225,7 +226,15 @@ def _facts(told: Inspection) -> Iterator[tuple[str, str]]:
     yield "EOS", _eos(told)
 
 
+def _documents(told: Inspection) -> str:
+    if told.is_stream:
+        return f"about {told.documents:,}, where an id ends each: the row groups that were read tell, with eos_id given"
+    return f"{told.documents:,}" + (f", {told.empty:,} of them empty" if told.empty else "")
+
+
 def _eos(told: Inspection) -> str:
+    if told.is_stream:
+        return "documents end with eos_id where it is given, which is among the ids"
     if not told.last_ids:
         return "not known: no document was read"
     (last, share), (first, begins) = told.last_ids[0], told.first_ids[0]

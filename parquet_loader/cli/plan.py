@@ -8,7 +8,7 @@ from typing import Any
 
 from ..insight.changes import Resumption, resumption
 from ..insight.opening import open_run
-from ..insight.plan import Moment, Plan, SourcePlan, StagePlan, plan
+from ..insight.plan import Cuts, Moment, Plan, SourcePlan, StagePlan, plan
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, saved_in, world_sizes
 from .output import print_json, say, table
 
@@ -176,11 +176,11 @@ def words_of(found: Plan) -> Iterator[str]:
     yield ""
     yield _of_sources(
         found,
-        ("documents", lambda source: source.cuts.documents),
-        ("tokens each", lambda source: source.cuts.mean_tokens),
-        ("in a row", lambda source: source.cuts.documents_in_a_row),
-        ("in several rows", lambda source: f"{source.cuts.in_several_rows:.1%}"),
-        ("cut by lanes", lambda source: f"{source.cuts.cut_by_lanes / max(1, source.cuts.documents):.2%}"),
+        ("documents", _of_cuts(lambda cuts: cuts.documents)),
+        ("tokens each", _of_cuts(lambda cuts: cuts.mean_tokens)),
+        ("in a row", _of_cuts(lambda cuts: cuts.documents_in_a_row)),
+        ("in several rows", _of_cuts(lambda cuts: f"{cuts.in_several_rows:.1%}")),
+        ("cut by lanes", _of_cuts(lambda cuts: f"{cuts.cut_by_lanes / max(1, cuts.documents):.2%}")),
     )
     yield ""
     yield _of_sources(
@@ -189,7 +189,7 @@ def words_of(found: Plan) -> Iterator[str]:
         ("of the set", lambda source: f"{source.shuffle.share:.1%}"),
         ("rows of it", lambda source: source.shuffle.rows_of_window),
         ("draws", lambda source: source.shuffle.draws),
-        ("seen a row before", lambda source: f"{source.shuffle.shown_before:.2%}"),
+        ("seen a row before", lambda source: _seen_before(source.shuffle.shown_before)),
     )
     yield ""
     yield _OF_DOCUMENTS
@@ -247,6 +247,15 @@ def _of_sources(found: Plan, *columns: tuple[str, Callable[[SourcePlan], object]
         named = [("source", lambda source: source.name)]
     of = [*named, *columns]
     return table([[value(source) for _, value in of] for source in found.sources], [name for name, _ in of])
+
+
+def _seen_before(share: float | None) -> str | None:
+    return None if share is None else f"{share:.2%}"
+
+
+def _of_cuts(value: Callable[[Cuts], object]) -> Callable[[SourcePlan], object]:
+    """A cell of what is known of a source's documents; an empty one where that is nothing."""
+    return lambda source: None if source.cuts is None else value(source.cuts)
 
 
 def _stages(stages: Sequence[StagePlan]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..formats.base import Format
 from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
+from .planes import Plane
 
 __all__ = ["CAUSES", "Counters", "EngineConfig"]
 
@@ -35,6 +37,8 @@ class EngineConfig:
         requests: row groups read concurrently.
         budget_bytes: the most that is ever held.
         epochs: no more than these are read; None for no end.
+        aligned: the columns that go with the tokens, in the order of `DatasetIndex.aligned`.
+        fills: what a batch has in place of further ones, by name: a number, or ``"tokens"``.
     """
 
     index: DatasetIndex
@@ -52,6 +56,26 @@ class EngineConfig:
     budget_bytes: int
     processes: int = 0
     epochs: int | None = None
+    aligned: tuple[Plane, ...] = ()
+    fills: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The tokens, and what goes with them."""
+        tokens = Plane(
+            column=self.index.column,
+            dtype=self.dtype,
+            held_dtype=self.held_dtype,
+            bound=self.bound,
+            eos=self.eos_id,
+            appends_eos=self.appends_eos,
+        )
+        return tokens, *self.aligned
+
+    @property
+    def held_itemsize(self) -> int:
+        """Bytes that a token takes in slices, with all that goes with it."""
+        return self.held_dtype.itemsize + sum(plane.held_dtype.itemsize for plane in self.aligned)
 
     @property
     def appends_eos(self) -> bool:

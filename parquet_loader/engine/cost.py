@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +12,7 @@ import numpy as np
 from ..blocks import IntArray
 from ..formats.base import CODEC_NAMES, ChunkSize
 from .config import EngineConfig
+from .planes import Plane
 from .slices import BAND_TOKENS, MOST_BAND_TOKENS
 
 __all__ = [
@@ -61,9 +63,9 @@ class GroupCost:
 
 def group_costs(
     config: EngineConfig,
-    size: ChunkSize,
+    sizes: Sequence[ChunkSize],
     *,
-    codec: IntArray,
+    codecs: Sequence[IntArray],
     inside: IntArray,
     longest: IntArray,
     text: IntArray,
@@ -73,34 +75,47 @@ def group_costs(
 
     Args:
         config: what they are decoded for.
-        size: of their chunks.
-        codec: their compressions, as the index has them.
+        sizes: of their chunks, of each plane.
+        codecs: their compressions, as the index has them, of each plane.
         inside: tokens of each that the lanes take.
         longest: those of the largest band that lies in it alone.
         text: `text_cost` of the bands that begin in it and go on in others.
         cuts: lane borders that fall in it.
     """
-    decode = np.zeros(len(inside), np.int64)
-    for each in np.unique(codec).tolist():
-        cost = config.format.decode_cost(size, codec=CODEC_NAMES[each], dtype=config.held_dtype, eos=config.appends_eos)
-        decode = np.where(codec == each, cost, decode)
+    size = sizes[0]
     documents = np.minimum(size.rows, inside) + 1 + cuts
     # What was put together, or in another process what was shuffled, beside the place that it goes to.
     beside = np.greater(size.slots, config.format.one_part_slots()) | (config.processes > 0)
-    cutting = text_cost(config, tokens=np.where(beside, longest, 0), documents=documents)
-    fetch = size.chunk_bytes + decode + cutting
+    chunks, decode, cutting = np.zeros((3, len(inside)), np.int64)
+    for plane, each, codec in zip(config.planes, sizes, codecs, strict=True):  # one after another
+        chunks += each.chunk_bytes
+        decode = np.maximum(decode, _decode_costs(config, plane, each, codec))
+        cutting = np.maximum(cutting, text_cost(plane, tokens=np.where(beside, longest, 0), documents=documents))
+    fetch = chunks + decode + cutting
     # Where documents begin is there twice while the bands' are put together.
-    slices = inside * config.held_dtype.itemsize + (documents + cuts) * 2 * _BORDER_BYTES
+    slices = inside * config.held_itemsize + (documents + cuts) * 2 * _BORDER_BYTES
+    if config.aligned:
+        fetch += size.rows * 4 * _BORDER_BYTES  # where documents begin by two planes, which are compared
+        slices += documents * 3 * _BORDER_BYTES  # how bands are cut; see `work.Cuts`
     return [
         GroupCost(*numbers) for numbers in zip(*(each.tolist() for each in (fetch, decode, text, slices)), strict=True)
     ]
 
 
-def text_cost(config: EngineConfig, *, tokens: NumbersT, documents: NumbersT) -> NumbersT:
-    """What the text of a band holds until it has been cut. Cutting makes borders, words, a permutation and offsets,
-    several of them at the same time.
+def _decode_costs(config: EngineConfig, plane: Plane, size: ChunkSize, codec: IntArray) -> IntArray:
+    """What decoding chunks of one plane holds, of compressions as the index has them."""
+    decode = np.zeros(len(codec), np.int64)
+    for each in np.unique(codec).tolist():
+        cost = config.format.decode_cost(size, codec=CODEC_NAMES[each], dtype=plane.held_dtype, eos=plane.appends_eos)
+        decode = np.where(codec == each, cost, decode)
+    return decode
+
+
+def text_cost(plane: Plane, *, tokens: NumbersT, documents: NumbersT) -> NumbersT:
+    """What the text of a band holds until it has been cut, of one plane. Cutting makes borders, words, a permutation
+    and offsets, several of them at the same time.
     """
-    return tokens * config.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+    return tokens * plane.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
 
 
 def task_bytes(config: EngineConfig, spare_bytes: int, window_bytes: int) -> int:
@@ -188,7 +203,7 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
     window_tokens, window_rows = int(ascending[-window:].sum()), int(most_rows[-window:].sum())
     share = min(window_tokens, window_tokens * lanes // order.lanes + lanes)
     documents = min(window_rows, share) + window + 2 * lanes + 2
-    slices = share * config.held_dtype.itemsize + documents * 2 * _BORDER_BYTES
+    slices = share * config.held_itemsize + documents * (5 if config.aligned else 2) * _BORDER_BYTES
     lane = window_tokens // order.lanes + 1
     across = 0
     if window > 1:
@@ -196,17 +211,19 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
         band = min(share, max(BAND_TOKENS, lane))
         groups = min(window, 2 + int(np.searchsorted(np.cumsum(ascending), band, side="right")))
         rows = min(int(most_rows[-groups:].sum()), band)
-        across = text_cost(config, tokens=band, documents=rows + groups + lanes + 1)
+        across = sum(text_cost(plane, tokens=band, documents=rows + groups + lanes + 1) for plane in config.planes)
     fetch = 0
-    for size in _largest(config):
+    # Every compression of the tokens with every one of what goes with them.
+    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in (index, *index.aligned)))))
+    of_each = np.ones(len(codecs), np.int64)
+    for sizes in _largest(config):
+        size = sizes[0]
         inside = min(size.tokens + size.rows, share)
         longest = min(inside, max(MOST_BAND_TOKENS, lane))
-        codecs = np.unique(index.codec)
-        of_each = np.ones_like(codecs)
         costs = group_costs(
             config,
-            size,
-            codec=codecs,
+            sizes,
+            codecs=list(codecs.T),
             inside=inside * of_each,
             longest=longest * of_each,
             text=0 * of_each,
@@ -226,10 +243,10 @@ def reserve_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
     """
     most = 0
     for config in configs:
-        size = _largest(config)[-1]
-        if size.slots > config.format.one_part_slots():
-            eos = config.appends_eos
-            most = max(most, int(config.format.most_decode_cost(size, dtype=config.held_dtype, eos=eos)))
+        for plane, size in zip(config.planes, _largest(config)[-1], strict=True):
+            if size.slots > config.format.one_part_slots():
+                cost = config.format.most_decode_cost(size, dtype=plane.held_dtype, eos=plane.appends_eos)
+                most = max(most, int(cost))
     if not most:
         return 0
     return min(most, max(0, configs[0].budget_bytes - least_bytes) // 2)
@@ -240,19 +257,24 @@ def beyond_bytes(configs: Sequence[EngineConfig], least_bytes: int) -> int:
     return configs[0].budget_bytes - reserve_bytes(configs, least_bytes) - least_bytes
 
 
-def _largest(config: EngineConfig) -> list[ChunkSize]:
-    """The largest of each number among the row groups of one part, and among the others, where there are any."""
+def _largest(config: EngineConfig) -> list[list[ChunkSize]]:
+    """The largest of each number among the row groups of one part, and among the others, where there are any; of each
+    plane.
+    """
     index = config.index
     slots = index.tokens + index.rows
     in_one = slots <= config.format.one_part_slots()
     return [
-        ChunkSize(
-            chunk_bytes=int(index.length[picked].max()),
-            slots=int(slots[picked].max()),
-            tokens=int(index.tokens[picked].max()),
-            rows=int(index.rows[picked].max()),
-            itemsize=max(layout.dtype.itemsize for layout in index.layouts),
-        )
+        [
+            ChunkSize(
+                chunk_bytes=int(each.length[picked].max()),
+                slots=int(slots[picked].max()),
+                tokens=int(index.tokens[picked].max()),
+                rows=int(index.rows[picked].max()),
+                itemsize=max(layout.dtype.itemsize for layout in each.layouts),
+            )
+            for each in (index, *index.aligned)
+        ]
         for picked in (in_one, ~in_one)
         if picked.any()
     ]

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray
@@ -40,7 +41,7 @@ from .reserve import Reserve
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
-from .work import SourceWork, TaskWork, WindowWork, run_task
+from .work import Cuts, SourceWork, TaskWork, WindowWork, planes_bytes, planes_of, run_task
 
 __all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Engine", "Lengths", "segments_bytes"]
 
@@ -115,13 +116,13 @@ class _WindowJob:
     def window_slices(self, slices: list[Slices], blocks: StepBlocks) -> WindowSlices:
         """What all tasks together have cut."""
         slices.sort(key=lambda band: band.first)
-        return WindowSlices.of(slices, self.plan.spans, blocks, self.slices_bytes)
+        return WindowSlices.of(slices, len(self.config.planes), self.plan.spans, blocks, self.slices_bytes)
 
-    def release_text(self, number: int) -> None:
-        """A band's text is not held any more."""
+    def release_text(self, plane: int, number: int) -> None:
+        """A band's text of one plane is not held any more."""
         band = self.work.bands[number]
         if band in self.plan.texts:
-            self.shared.budget.release(self.plan.texts[band])
+            self.shared.budget.release(self.plan.texts[band][plane])
 
 
 class _ThreadJob(_WindowJob):
@@ -129,8 +130,9 @@ class _ThreadJob(_WindowJob):
 
     def __init__(self, place: int, config: EngineConfig, plan: WindowPlan, shared: _Shared) -> None:
         super().__init__(place, config, plan, shared)
+        self.cuts = Cuts(len(config.planes))
         self._lock = threading.Lock()
-        self._texts: dict[int, BandText] = {}
+        self._texts: dict[tuple[int, int], BandText] = {}
 
     def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
         """See `_WindowJob`."""
@@ -147,19 +149,22 @@ class _ThreadJob(_WindowJob):
         )
         return results.slices, tokens, fallbacks
 
-    def join(self, number: int, at: int, tokens: TokenArray, documents: IntArray) -> tuple[TokenArray, IntArray] | None:
+    def join(
+        self, plane: int, number: int, at: int, tokens: TokenArray, documents: IntArray
+    ) -> tuple[TokenArray, IntArray] | None:
         """See `work.Results`."""
         with self._lock:
-            text = self._texts.get(number)
+            text = self._texts.get((plane, number))
             if text is None:
-                text = self._texts[number] = BandText(self.work.bands[number], self.config.held_dtype)
+                text = BandText(self.work.bands[number], self._source.planes[plane].held_dtype)
+                self._texts[plane, number] = text
         text.tokens[at : at + len(tokens)] = tokens
         with self._lock:
             text.documents.append(documents)
             text.missing -= len(tokens)
             if text.missing:
                 return None
-            del self._texts[number]
+            del self._texts[plane, number]
         return text.tokens, np.concatenate(text.documents)
 
 
@@ -168,13 +173,14 @@ class _Results:
 
     def __init__(self, job: _ThreadJob) -> None:
         self.slices: list[Slices] = []
+        self.cuts = job.cuts
         self.join = job.join
         self._job = job
 
     def keep(self, number: int, slices: Slices) -> None:
         """See `work.Results`."""
         self.slices.append(slices)
-        self._job.release_text(number)
+        self._job.release_text(slices.plane, number)
 
 
 class _HelpersJob(_WindowJob):
@@ -186,17 +192,17 @@ class _HelpersJob(_WindowJob):
         self._helpers = helpers
         self._lock = threading.Lock()
         self._segment: Segment | None = None
-        self._memory: TokenArray | None = None
+        self._memory: npt.NDArray[np.uint8] | None = None
         self._counted_bytes = 0
         self._freed_bytes = config.processes * max((task.cost_bytes for task in plan.tasks), default=0)
         starts = plan.starts
         self._tokens = np.diff(np.clip(plan.window.offsets, starts[0], starts[-1])).tolist()  # of each row group
-        # Of bands that lie in several tasks, what is there: how many tokens, and where documents begin.
-        self._pieces: dict[int, list[Piece]] = {}
+        # Of bands that lie in several tasks, what is there of each plane: how many tokens, and where documents begin.
+        self._pieces: dict[tuple[int, int], list[Piece]] = {}
 
     def begin(self, task: TaskPlan) -> None:
         """See `_WindowJob`. Not when it is admitted: by then whoever asks for tasks may find its window used up."""
-        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_dtype.itemsize
+        admitted = sum(self._tokens[ordinal] for ordinal in task.ordinals) * self.config.held_itemsize
         with self._lock:
             self._counted_bytes += admitted
             if self._segment is not None:
@@ -206,10 +212,8 @@ class _HelpersJob(_WindowJob):
         """The window's segment."""
         with self._lock:
             if self._segment is None:
-                dtype = self.config.held_dtype
-                size = sum(self._tokens) * dtype.itemsize
-                self._segment, memory = self._helpers.segments.take(size, self._counted_bytes)
-                self._memory = memory.view(dtype)
+                size = planes_bytes(self.work.tokens, [plane.held_dtype for plane in self._source.planes])
+                self._segment, self._memory = self._helpers.segments.take(size, self._counted_bytes)
             return self._segment
 
     def do(self, work: TaskWork, clock: Clock) -> tuple[list[Slices], int, int]:
@@ -218,15 +222,17 @@ class _HelpersJob(_WindowJob):
         answer = self._ask(work)
         clock.fetched = begun + answer.read_seconds
         slices = self._slices(answer)
-        for number, tokens, documents in answer.pieces:
+        for piece in answer.pieces:
+            plane, number, *_ = piece
             band = self.work.bands[number]
             with self._lock:
-                pieces = self._pieces.setdefault(number, [])
-                pieces.append(Piece(number, tokens, documents))
+                pieces = self._pieces.setdefault((plane, number), [])
+                pieces.append(piece)
                 if sum(piece.tokens for piece in pieces) < band.end - band.begin:
                     continue
-                del self._pieces[number]
-            slices += self._slices(self._ask(BandWork(number, np.concatenate([piece.documents for piece in pieces]))))
+                del self._pieces[plane, number]
+            documents = np.concatenate([piece.documents for piece in pieces])
+            slices += self._slices(self._ask(BandWork(plane, number, documents)))
         return slices, answer.tokens, answer.fallbacks
 
     def _ask(self, work: TaskWork | BandWork) -> Answer:
@@ -244,10 +250,12 @@ class _HelpersJob(_WindowJob):
     def _slices(self, answer: Answer) -> list[Slices]:
         """The bands that were cut. Their tokens are where those of all of the window are."""
         slices, begin = [], 0
-        for number, count in answer.cut:
-            self.release_text(number)
+        for plane, number, count in answer.cut:
+            self.release_text(plane, number)
             first = self.work.bands[number].first_lane - self.work.first_lane
-            slices.append(Slices(first=first, rectangles=[], documents=answer.documents[begin : begin + count]))
+            slices.append(
+                Slices(first=first, plane=plane, rectangles=[], documents=answer.documents[begin : begin + count])
+            )
             begin += count
         return slices
 
@@ -256,7 +264,8 @@ class _HelpersJob(_WindowJob):
         # From here on whoever has the slices keeps the segment, and nobody else: not this job.
         memory, self._memory = self._memory, None
         assert memory is not None
-        return super().window_slices([*slices, self.work.whole(memory)], blocks)
+        planes = planes_of(memory, self.work.tokens, [plane.held_dtype for plane in self._source.planes])
+        return super().window_slices([*slices, *map(self.work.whole, range(len(planes)), planes)], blocks)
 
 
 class Engine:
@@ -336,7 +345,7 @@ class Engine:
         self._packers: list[Packer] | None = [
             Packer(
                 source.last - source.first,
-                dtype,
+                [dtype, *(plane.dtype for plane in source.aligned)],
                 WindowCursor(
                     _windows_of(self._prefetcher, place, source.order, each),
                     functools.partial(self._prefetcher.ready, place),
@@ -357,8 +366,8 @@ class Engine:
         overlap: int,
         *,
         ends: IntArray | None = None,
-        out: TokenArray | None = None,
-    ) -> tuple[TokenArray, list[Taken]]:
+        out: Sequence[TokenArray] | None = None,
+    ) -> tuple[Sequence[TokenArray], list[Taken]]:
         """A source's rows; see `Packer.rows`."""
         if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
@@ -453,4 +462,5 @@ def segments_bytes(sources: Sequence[EngineConfig], beyond_bytes: int) -> int:
 def _window_bytes(config: EngineConfig) -> int:
     """The most bytes of tokens that a window holds."""
     tokens = int(np.sort(config.order.group_tokens)[-config.order.window :].sum())
-    return (tokens * (config.last - config.first) // config.order.lanes + config.last) * config.held_dtype.itemsize
+    own = tokens * (config.last - config.first) // config.order.lanes + config.last
+    return planes_bytes(own, [plane.held_dtype for plane in config.planes])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import ConfigError
+from ..index.index import DatasetIndex
 from ..order.progress import MixturePlan, MixtureProgress
 from .config import EngineConfig
 from .cost import required_bytes
@@ -139,15 +140,18 @@ def fitting_window_of_good_groups(config: EngineConfig) -> int:
     def share(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.ceil(numbers * shares).astype(np.int64)
 
-    split = replace(
-        index,
-        rows=share(index.rows),
-        slots=share(index.slots),
-        tokens=share(index.tokens),
-        length=share(index.length) + np.where(shares < 1, np.minimum(index.length, _DICTIONARY_BYTES), 0),
-    )
+    def split(each: DatasetIndex) -> DatasetIndex:
+        return replace(
+            each,
+            rows=share(each.rows),
+            slots=share(each.slots),
+            tokens=share(each.tokens),
+            length=share(each.length) + np.where(shares < 1, np.minimum(each.length, _DICTIONARY_BYTES), 0),
+            aligned=tuple(map(split, each.aligned)),
+        )
+
     return fitting_window(
-        replace(config, index=split, order=replace(config.order, group_tokens=share(config.order.group_tokens)))
+        replace(config, index=split(index), order=replace(config.order, group_tokens=share(config.order.group_tokens)))
     )
 
 

@@ -26,7 +26,7 @@ from ..formats.base import ColumnChunk
 from . import wire
 from .slices import Slices
 from .wire import Answer, BandWork, ClosedError, Piece, Request, Wire
-from .work import SourceWork, WindowWork, run_task
+from .work import Cuts, SourceWork, Text, WindowWork, planes_of, run_task
 
 __all__ = ["main"]
 
@@ -54,15 +54,16 @@ def main() -> None:
 
 def _sources(setup: int) -> tuple[list[SourceWork], Exception | None]:
     """What there is to work on, or why that is not known."""
-    with open(setup, "rb") as file:
-        file.seek(0)
-        try:
-            return pickle.load(file), None
-        except Exception as error:
-            text = f"a storage cannot be opened in a decoding process ({type(error).__name__}: {error})"
-            if "__main__" in str(error):
-                text += "; put its class into a module, which other processes can import"
-            return [], HelperError(f"{text}; or use threads in place of processes")
+    # Not read from the descriptor: helpers that start at the same time would move each other's place in it.
+    pickled = mmap.mmap(setup, 0, access=mmap.ACCESS_READ)
+    os.close(setup)
+    try:
+        return pickle.loads(pickled), None
+    except Exception as error:
+        text = f"a storage cannot be opened in a decoding process ({type(error).__name__}: {error})"
+        if "__main__" in str(error):
+            text += "; put its class into a module, which other processes can import"
+        return [], HelperError(f"{text}; or use threads in place of processes")
 
 
 class _RefusedError(Exception):
@@ -76,10 +77,12 @@ class _Place:
     Attributes:
         memory: of the segment.
         window: which is in it.
+        cuts: of the window.
     """
 
     memory: mmap.mmap
     window: WindowWork
+    cuts: Cuts
 
 
 class _Connection:
@@ -135,18 +138,22 @@ class _Connection:
             assert request.window is not None
             memory = mmap.mmap(descriptor, request.size)
             os.close(descriptor)
-            self._places[request.segment] = _Place(memory, request.window)
+            self._places[request.segment] = _Place(memory, request.window, Cuts(1))
         place = self._places[request.segment]
-        window = place.window = request.window or place.window
+        if request.window is not None:
+            place.window, place.cuts = request.window, Cuts(len(self._sources[request.window.source].planes))
+        window = place.window
         source = self._sources[window.source]
-        results = _Results(window, np.frombuffer(place.memory, source.held_dtype, window.tokens))
+        memory_ = np.frombuffer(place.memory, np.uint8)
+        planes = planes_of(memory_, window.tokens, [plane.held_dtype for plane in source.planes])
+        results = _Results(window, planes, place.cuts)
         tokens = fallbacks = 0
         begun = time.monotonic()
         read_seconds: list[float] = []
         work = request.work
         if isinstance(work, BandWork):
             with self._decoders:
-                results.cut(work.number, work.documents, source)
+                results.cut(work, source)
         else:
             tokens, fallbacks = run_task(
                 source,
@@ -178,40 +185,44 @@ class _Connection:
 class _Results:
     """Puts what a task decodes into its window's segment; see `work.Results`."""
 
-    def __init__(self, window: WindowWork, memory: TokenArray) -> None:
+    def __init__(self, window: WindowWork, planes: Sequence[TokenArray], cuts: Cuts) -> None:
+        self.cuts = cuts
         self._window = window
-        self._memory = memory
-        self._cut: list[tuple[int, int]] = []
+        self._planes = planes
+        self._cut: list[tuple[int, int, int]] = []
         self._documents: list[IntArray] = []
-        self._pieces: dict[int, Piece] = {}
+        self._pieces: dict[tuple[int, int], Piece] = {}
 
-    def join(self, number: int, at: int, tokens: TokenArray, documents: IntArray) -> tuple[TokenArray, IntArray] | None:
+    def join(
+        self, plane: int, number: int, at: int, tokens: TokenArray, documents: IntArray
+    ) -> tuple[TokenArray, IntArray] | None:
         """See `work.Results`. What is missing at the task's end is other tasks'."""
-        place = self._place(number)
+        place = self._place(plane, number)
         place[at : at + len(tokens)] = tokens
-        before = self._pieces.pop(number, None)
-        piece = Piece(number, len(tokens), documents)
+        before = self._pieces.pop((plane, number), None)
+        piece = Piece(plane, number, len(tokens), documents)
         if before is not None:
-            piece = Piece(number, before.tokens + len(tokens), np.concatenate((before.documents, documents)))
+            piece = Piece(plane, number, before.tokens + len(tokens), np.concatenate((before.documents, documents)))
         if piece.tokens == len(place):
             return place, piece.documents
-        self._pieces[number] = piece
+        self._pieces[plane, number] = piece
         return None
 
     def keep(self, number: int, slices: Slices) -> None:
         """See `work.Results`."""
-        place, at = self._place(number), 0
+        place, at = self._place(slices.plane, number), 0
         for *_, tokens in slices.rectangles:
             place[at : at + tokens.size] = tokens.reshape(-1)
             at += tokens.size
         assert at == len(place)
-        self._cut.append((number, len(slices.documents)))
+        self._cut.append((slices.plane, number, len(slices.documents)))
         self._documents.append(slices.documents)
 
-    def cut(self, number: int, documents: IntArray, source: SourceWork) -> None:
-        """Cut a band whose text is complete."""
-        band = self._window.bands[number]
-        self.keep(number, self._window.cut(source.order, band, self._place(number), documents))
+    def cut(self, work: BandWork, source: SourceWork) -> None:
+        """Cut a band whose text of one plane is complete."""
+        plane, number, documents = work
+        text = Text(plane, number, self._place(plane, number))
+        self.keep(number, self._window.cut(source.order, text, documents, self.cuts))
 
     def answer(self, tokens: int, fallbacks: int, retries: tuple[int, ...], read_seconds: float) -> Answer:
         """What was done."""
@@ -220,8 +231,8 @@ class _Results:
             tokens, fallbacks, retries, read_seconds, tuple(self._cut), documents, tuple(self._pieces.values())
         )
 
-    def _place(self, number: int) -> TokenArray:
-        return self._memory[self._window.place(self._window.bands[number])]
+    def _place(self, plane: int, number: int) -> TokenArray:
+        return self._planes[plane][self._window.place(self._window.bands[number])]
 
 
 def _failed(error: BaseException) -> wire.Failed:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..blocks import IntArray, TokenArray
-from ..errors import DataError, SourceExhaustedError, StorageError, of_source
+from ..blocks import AnyArray, IntArray, TokenArray
+from ..errors import ConfigError, DataError, SourceExhaustedError, StorageError, of_source
 from ..order.mixture import APART, BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
@@ -29,8 +30,9 @@ from .config import Counters, EngineConfig
 from .cost import required_together
 from .engine import Engine
 from .pack import Origins
+from .planes import common_dtype, holds
 
-__all__ = ["Block", "Mixer", "Picked", "demand", "mixture_bytes", "sheets_bytes"]
+__all__ = ["Block", "Mixer", "Picked", "aligned_dtypes", "demand", "mixture_bytes", "sheets_bytes"]
 
 _SHEETS = APART + 1
 
@@ -48,10 +50,39 @@ def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
     return max((source.held_dtype for source in sources), key=lambda dtype: dtype.itemsize)
 
 
+def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
+    """What batches have beside the tokens: each name, sorted, and the type that holds the values of all sources.
+
+    Raises:
+        ConfigError: there is none; a source has not what another has, nor anything in its place; or what it has in its
+            place is no value of the type.
+    """
+    stored: dict[str, list[np.dtype[Any]]] = {}
+    for source in sources:
+        for plane in source.aligned:
+            stored.setdefault(plane.column, []).append(plane.dtype)
+        for name, value in source.fills.items():
+            stored.setdefault(name, []).extend([source.dtype] * (value == "tokens"))
+    found = {name: common_dtype(name, stored[name]) for name in sorted(stored) if stored[name]}
+    for source in sources:
+        for name in stored:
+            fill = source.fills.get(name)
+            if fill is None and all(plane.column != name for plane in source.aligned):
+                raise ConfigError(
+                    f"{source.storage.root} has no aligned column {name!r}, which other sources of the mixture have: "
+                    f"give its Component aligned={[name]!r}, or a value in its place, fill={{{name!r}: 0}}"
+                )
+            if isinstance(fill, (int, float)) and (name not in found or not holds(found[name], fill)):
+                kind = found.get(name, "no source's")
+                raise ConfigError(f"fill={{{name!r}: {fill!r}}} is no value of the aligned column, which is {kind}")
+    return found
+
+
 def sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
     """The most that sheets hold, and what is picked from them, in rows of so many columns."""
     rows = (_SHEETS * len(sources) + 1) * (sources[0].last - sources[0].first)
-    return rows * columns * _sheet_dtype(sources).itemsize
+    aligned = sum(dtype.itemsize for dtype in aligned_dtypes(sources).values())
+    return rows * columns * (_sheet_dtype(sources).itemsize + aligned)
 
 
 class Picked:
@@ -94,16 +125,24 @@ class _Sheets:
         rows, columns: the shape of a sheet.
         dtype: of its tokens.
         out: of the batches.
+        aligned: of what goes with the tokens, of both.
     """
 
     def __init__(
-        self, count: int, rows: int, columns: int, *, dtype: np.dtype[np.integer], out: np.dtype[np.integer]
+        self,
+        count: int,
+        rows: int,
+        columns: int,
+        *,
+        dtype: np.dtype[np.integer],
+        out: np.dtype[np.integer],
+        aligned: Sequence[np.dtype[Any]],
     ) -> None:
-        self.memory: TokenArray = np.empty((count, rows, columns), dtype)
-        self._rows = self.memory.reshape(count * rows, columns)
+        self.memory: list[TokenArray] = [np.empty((count, rows, columns), each) for each in (dtype, *aligned)]
+        self._rows = [memory.reshape(count * rows, columns) for memory in self.memory]
         self._lanes = np.arange(rows)
         self._dtype = out
-        self._picked: TokenArray = np.empty((rows, columns), dtype) if dtype != out else self.memory[0]
+        self._picked: TokenArray = np.empty((rows, columns), dtype) if dtype != out else self.memory[0][0]
         self._free = list(range(count - 1, -1, -1))
 
     def take(self) -> int:
@@ -114,15 +153,17 @@ class _Sheets:
         """A sheet that is free again; it is the next one taken, while its memory is in the processor's cache."""
         self._free.append(sheet)
 
-    def pick(self, sheets: IntArray) -> TokenArray:
-        """A fresh array of lane i's row of ``sheets[i]``, for all lanes."""
+    def pick(self, sheets: IntArray) -> list[TokenArray]:
+        """Fresh arrays of lane i's row of ``sheets[i]``, for all lanes: the tokens, and what goes with them."""
         places = sheets * len(self._lanes) + self._lanes
+        tokens, *aligned = self._rows
         out = np.empty(self._picked.shape, self._dtype)
-        if out.dtype == self._rows.dtype:
-            return self._rows.take(places, axis=0, out=out, mode="clip")
-        self._rows.take(places, axis=0, out=self._picked, mode="clip")
-        np.copyto(out, self._picked, casting="unsafe")
-        return out
+        if out.dtype == tokens.dtype:
+            tokens.take(places, axis=0, out=out, mode="clip")
+        else:
+            tokens.take(places, axis=0, out=self._picked, mode="clip")
+            np.copyto(out, self._picked, casting="unsafe")
+        return [out, *(rows.take(places, axis=0, mode="clip") for rows in aligned)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -221,9 +262,16 @@ class Mixer:
         configs = list(sources.values())
         self._first, self._last = configs[0].first, configs[0].last
         columns = progress.seq_len + plan.overlap
-        dtype = _sheet_dtype(configs)
+        dtype, aligned = _sheet_dtype(configs), aligned_dtypes(configs)
+        self._sources = sources
+        self._aligned = {name: place for place, name in enumerate(aligned, 1)}
         self._sheets = _Sheets(
-            _SHEETS * len(configs), self._last - self._first, columns, dtype=dtype, out=configs[0].dtype
+            _SHEETS * len(configs),
+            self._last - self._first,
+            columns,
+            dtype=dtype,
+            out=configs[0].dtype,
+            aligned=list(aligned.values()),
         )
         self.engine = Engine(
             configs,
@@ -245,8 +293,12 @@ class Mixer:
             0, np.int32
         )  # of its sources, by place
 
-    def rows(self, progress: MixtureProgress) -> tuple[TokenArray, Picked, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-        """The rows at a place of the run, whose block is entered: tokens, what they consist of, and their sources."""
+    def rows(
+        self, progress: MixtureProgress
+    ) -> tuple[TokenArray, dict[str, AnyArray], Picked, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+        """The rows at a place of the run, whose block is entered: tokens, what goes with them by name, what they
+        consist of, and their sources.
+        """
         block = self._block
         if block is None or block.number != progress.block:
             assert not self._origins
@@ -260,12 +312,12 @@ class Mixer:
         needed = np.unique(codes)
         for code in needed[self._made[needed] < 0].tolist():
             self._make(block, code)
-        out = self._sheets.pick(self._made[codes])
+        tokens, *aligned = self._sheets.pick(self._made[codes])
         picked = Picked(codes, {code: self._origins[code] for code in needed.tolist()})
         for code in needed[self._last_rows[needed] == row].tolist():
             del self._origins[code]
             self._sheets.give(int(self._made[code]))
-        return out, picked, self._block_names[codes // BLOCK]
+        return tokens, dict(zip(self._aligned, aligned, strict=True)), picked, self._block_names[codes // BLOCK]
 
     def ahead_tokens(self, progress: MixtureProgress) -> dict[str, int]:
         """Tokens of each source that wait to be taken at a place of the run, of all lanes together."""
@@ -282,6 +334,8 @@ class Mixer:
         while self._following[place] <= last:
             ordinal = self._following[place]
             code, sheet = place * BLOCK + ordinal, self._sheets.take()
+            memory = [each[sheet] for each in self._sheets.memory]
+            source = self._sources[part.name]
             try:
                 _, taken = self.engine.rows(
                     self._places[part.name],
@@ -289,10 +343,12 @@ class Mixer:
                     part.seq_len,
                     self._plan.overlap,
                     ends=part.ends(ordinal),
-                    out=self._sheets.memory[sheet],
+                    out=[memory[0], *(memory[self._aligned[plane.column]] for plane in source.aligned)],
                 )
             except (DataError, StorageError) as error:
                 raise of_source(error, part.name) from error
+            for name, fill in source.fills.items():
+                memory[self._aligned[name]][:] = memory[0] if isinstance(fill, str) else fill
             self._following[place] += 1
             if self._last_rows[code] < 0:  # nobody needs it any more
                 self._sheets.give(sheet)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class WindowSlices:
     """A window's slices for all of the packer's lanes.
 
     Attributes:
-        rectangles: of lanes ``[first, last)`` the text position of their first tokens, and their tokens, shape
-            ``(lanes, length)``; lanes rise, and one that gets nothing is in no rectangle.
+        rectangles: of each plane, of lanes ``[first, last)`` the text position of their first tokens, and their tokens,
+            shape ``(lanes, length)``; lanes rise, and one that gets nothing is in no rectangle.
         common: the text ``[common[0], common[1])`` of every lane is in its slice.
         end: where the last of the slices ends.
         spans: where the slices are in the lanes' texts.
@@ -43,7 +43,7 @@ class WindowSlices:
         held_bytes: what is to be given back to the budget once the slices are used up.
     """
 
-    rectangles: list[tuple[int, int, int, TokenArray]]
+    rectangles: list[list[tuple[int, int, int, TokenArray]]]
     common: tuple[int, int]
     end: int
     spans: Spans
@@ -52,10 +52,15 @@ class WindowSlices:
     held_bytes: int
 
     @classmethod
-    def of(cls, bands: Sequence[Slices], spans: Spans, blocks: StepBlocks, held_bytes: int) -> WindowSlices:
-        """Of all of a window's bands, in the order of their lanes."""
+    def of(
+        cls, bands: Sequence[Slices], planes: int, spans: Spans, blocks: StepBlocks, held_bytes: int
+    ) -> WindowSlices:
+        """Of all of a window's bands, in the order of their lanes, of so many planes."""
+        rectangles: list[list[tuple[int, int, int, TokenArray]]] = [[] for _ in range(planes)]
+        for band in bands:
+            rectangles[band.plane] += band.rectangles
         return cls(
-            rectangles=[rectangle for band in bands for rectangle in band.rectangles],
+            rectangles=rectangles,
             common=(int(spans.begins.max()), int(spans.ends.min())),
             end=int(spans.ends.max()),
             spans=spans,
@@ -229,16 +234,16 @@ class Packer:
 
     Args:
         lanes: rows of a batch.
-        dtype: of the rows.
+        dtypes: of the rows, of each plane.
         cursor: where the windows come from.
     """
 
-    def __init__(self, lanes: int, dtype: np.dtype[np.integer], cursor: WindowCursor) -> None:
+    def __init__(self, lanes: int, dtypes: Sequence[np.dtype[Any]], cursor: WindowCursor) -> None:
         self._lanes = lanes
-        self._dtype = dtype
+        self._dtypes = dtypes
         self._cursor = cursor
         # The last columns of the rows before, where overlapping rows begin with them: their window may be gone by then.
-        self._tail: tuple[IntArray | int, TokenArray, list[Taken]] | None = None
+        self._tail: tuple[IntArray | int, list[TokenArray], list[Taken]] | None = None
 
     @property
     def spans(self) -> list[Spans]:
@@ -251,8 +256,8 @@ class Packer:
         seq_len: int,
         overlap: int,
         ends: IntArray | None = None,
-        out: TokenArray | None = None,
-    ) -> tuple[TokenArray, list[Taken]]:
+        out: Sequence[TokenArray] | None = None,
+    ) -> tuple[Sequence[TokenArray], list[Taken]]:
         """The rows at some positions, which never go back, and what they consist of.
 
         Args:
@@ -260,14 +265,15 @@ class Packer:
             seq_len: tokens that the lanes advance by.
             overlap: tokens that rows hold beyond that, which follow them in the text.
             ends: where the lanes end, shape ``(lanes,)``: rows hold zeros beyond. None for no end.
-            out: where to put them, shape ``(lanes, seq_len + overlap)``; None for a fresh C-contiguous array.
+            out: where to put them, of each plane shape ``(lanes, seq_len + overlap)``; None for fresh C-contiguous
+                arrays.
 
         Returns:
-            That array, and what it was taken from.
+            These arrays, and what they were taken from.
         """
         length = seq_len + overlap
         if out is None:
-            out = np.empty((self._lanes, length), self._dtype)
+            out = [np.empty((self._lanes, length), dtype) for dtype in self._dtypes]
         wanted = self._lanes * length
         stops: IntArray | int
         if ends is None and isinstance(positions, int):  # as nearly always
@@ -277,7 +283,8 @@ class Packer:
             positions = np.broadcast_to(np.asarray(positions), self._lanes)
             stops = positions + length
             if ends is not None:
-                out[:] = 0
+                for each in out:
+                    each[:] = 0
                 stops = np.minimum(stops, ends)
             groups = equal_rows(positions, stops)
         taken: list[Taken] = []
@@ -285,8 +292,9 @@ class Packer:
         if self._tail is not None:
             tail_positions, columns, tail_taken = self._tail
             if np.all(tail_positions == positions):
-                filled = columns.shape[1]
-                out[:, :filled] = columns
+                filled = columns[0].shape[1]
+                for each, kept in zip(out, columns, strict=True):
+                    each[:, :filled] = kept
                 taken += tail_taken
         if ends is not None:
             wanted = int(np.maximum(stops - positions, filled).sum())
@@ -298,7 +306,9 @@ class Packer:
             window = self._cursor.window(place)
             for group in groups:
                 for column, text, tokens, joined in group.pieces(window.blocks, filled, seq_len):
-                    copied = _copy(out, window, group.lanes, column=column, text=text, tokens=tokens)
+                    for each, rectangles in zip(out, window.rectangles, strict=True):
+                        where = each, rectangles, window.common, group.lanes
+                        copied = _copy(*where, column=column, text=text, tokens=tokens)
                     cells += copied
                     if copied:
                         rows = self._lanes if group.lanes is None else len(group.lanes)
@@ -324,7 +334,7 @@ class Packer:
         if overlap and going_on:
             self._tail = (
                 positions + seq_len,
-                out[:, seq_len:].copy(),
+                [each[:, seq_len:].copy() for each in out],
                 [moved for piece in taken if (moved := piece.moved(seq_len)).columns[1] > moved.columns[0]],
             )
         return out, taken
@@ -339,21 +349,30 @@ def equal_rows(positions: IntArray, stops: IntArray) -> list[EqualRows]:
     return [EqualRows((inverse == place).nonzero()[0], low, high) for place, (low, high) in found if low < high]
 
 
-def _copy(out: TokenArray, window: WindowSlices, lanes: IntArray | None, *, column: int, text: int, tokens: int) -> int:
+def _copy(
+    out: TokenArray,
+    rectangles: Sequence[tuple[int, int, int, TokenArray]],
+    common: tuple[int, int],
+    lanes: IntArray | None,
+    *,
+    column: int,
+    text: int,
+    tokens: int,
+) -> int:
     """Copy the text ``[text, text + tokens)`` of some lanes, as far as a window has it, to their rows' columns from
-    ``column`` on.
+    ``column`` on; of one plane.
 
     Returns:
         How many cells were filled.
     """
     end = text + tokens
-    if lanes is None and window.common[0] <= text and end <= window.common[1]:
+    if lanes is None and common[0] <= text and end <= common[1]:
         # Nearly every batch is of this kind, and a window may have hundreds of rectangles: no step that need not be.
-        pieces = [slices[:, text - begin : end - begin] for _, _, begin, slices in window.rectangles]
+        pieces = [slices[:, text - begin : end - begin] for _, _, begin, slices in rectangles]
         np.concatenate(pieces, out=out[:, column : column + tokens], casting="unsafe")
         return len(out) * tokens
     cells = 0
-    for first, last, begin, slices in window.rectangles:
+    for first, last, begin, slices in rectangles:
         low, high = max(text, begin), min(end, begin + slices.shape[1])
         if low >= high:
             continue

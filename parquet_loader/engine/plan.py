@@ -24,12 +24,14 @@ _GAP_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read: a byte range of a file, and the ordinals in the window of the row groups whose chunks lie in it."""
+    """One read: a byte range of a file, and the chunks that lie in it: whose plane they are, and the ordinals in the
+    window of their row groups.
+    """
 
     file: int
     start: int
     length: int
-    ordinals: tuple[int, ...]
+    chunks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class WindowPlan:
         starts: where the lanes' slices begin in it, shape ``(lanes + 1,)``.
         spans: where they lie in the lanes' streams.
         bands: how lanes are cut together.
-        texts: what the bands that lie in several row groups hold until they are cut.
+        texts: what the bands that lie in several row groups hold until they are cut, of each plane.
         costs: of each row group that is needed, by its ordinal in the window.
         tasks: all of `costs`, each once.
     """
@@ -67,7 +69,7 @@ class WindowPlan:
     starts: IntArray
     spans: Spans
     bands: tuple[Band, ...]
-    texts: Mapping[Band, int]
+    texts: Mapping[Band, tuple[int, ...]]
     costs: Mapping[int, GroupCost]
     tasks: tuple[TaskPlan, ...]
 
@@ -86,7 +88,7 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
     rows, offsets = index.rows[groups], window.offsets.tolist()
     rows_of = rows.tolist()
     longest, text = [0] * len(groups), [0] * len(groups)  # of bands in a row group, and of those that go on from it
-    texts: dict[Band, int] = {}
+    texts: dict[Band, tuple[int, ...]] = {}
     for band in bands:
         taken = {
             ordinal: tokens
@@ -99,14 +101,16 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
         else:
             documents = sum(min(rows_of[ordinal], tokens) + 1 for ordinal, tokens in taken.items())
             documents += band.last_lane - band.first_lane + 1
-            texts[band] = text_cost(config, tokens=band.end - band.begin, documents=documents)
-            text[first] += texts[band]
+            texts[band] = tuple(
+                text_cost(plane, tokens=band.end - band.begin, documents=documents) for plane in config.planes
+            )
+            text[first] += sum(texts[band])
     clipped = np.clip(window.offsets, starts[0], starts[-1])
     inside = clipped[1:] - clipped[:-1]
     each = group_costs(
         config,
-        _size_of(index, groups),
-        codec=index.codec[groups],
+        [_size_of(each, groups) for each in (index, *index.aligned)],
+        codecs=[each.codec[groups] for each in (index, *index.aligned)],
         inside=inside,
         longest=np.array(longest),
         text=np.array(text),
@@ -146,14 +150,15 @@ def _size_of(index: DatasetIndex, groups: IntArray) -> ChunkSize:
 
 def _plan_task(index: DatasetIndex, window: Window, costs: Mapping[int, GroupCost], ordinals: list[int]) -> TaskPlan:
     groups = window.groups[ordinals]
-    places = zip(
-        index.file[groups].tolist(), index.start[groups].tolist(), index.length[groups].tolist(), ordinals, strict=True
-    )
+    places: list[tuple[int, int, int, tuple[int, int]]] = []
+    for plane, each in enumerate((index, *index.aligned)):
+        where = (each.file[groups].tolist(), each.start[groups].tolist(), each.length[groups].tolist())
+        places += zip(*where, ((plane, ordinal) for ordinal in ordinals), strict=True)
     reads: list[Read] = []
     gaps = begin = end = 0
     at = -1
-    inside: list[int] = []
-    for file, start, length, ordinal in sorted(places):
+    inside: list[tuple[int, int]] = []
+    for file, start, length, chunk in sorted(places):
         gap = start - end
         if file == at and 0 <= gap <= _GAP_BYTES and gaps + gap <= TASK_BYTES:
             gaps += gap
@@ -161,7 +166,7 @@ def _plan_task(index: DatasetIndex, window: Window, costs: Mapping[int, GroupCos
             if inside:
                 reads.append(Read(at, begin, end - begin, tuple(inside)))
             at, begin, inside = file, start, []
-        inside.append(ordinal)
+        inside.append(chunk)
         end = start + length
     reads.append(Read(at, begin, end - begin, tuple(inside)))
     return TaskPlan(tuple(ordinals), tuple(reads), sum(costs[ordinal].total for ordinal in ordinals) + gaps, gaps)

@@ -61,7 +61,7 @@ def _run(plan: WindowPlan, task: TaskPlan, budget: Budget) -> int:
     """Release what a task does; returns what its slices hold."""
     costs = [plan.costs[ordinal] for ordinal in task.ordinals]
     # Bands that end in it: their text has been cut by then, if the tasks before it are done.
-    texts = (held for band, held in plan.texts.items() if _last_group(plan, band.end) in task.ordinals)
+    texts = (sum(held) for band, held in plan.texts.items() if _last_group(plan, band.end) in task.ordinals)
     budget.release(task.gap_bytes + sum(cost.fetch for cost in costs) + sum(texts))
     return sum(cost.slices for cost in costs)
 

@@ -26,7 +26,7 @@ import numpy as np
 from ..blocks import IntArray, TokenArray, permuted, pooled
 from ..order.order import Order, Window
 
-__all__ = ["Band", "BandText", "Slices", "Spans", "cut_band", "plan_bands", "slice_spans"]
+__all__ = ["Band", "BandText", "Cut", "Slices", "Spans", "cut_band", "plan_bands", "plan_cut", "slice_spans"]
 
 # Where row groups or slices are tiny, lanes are cut together until a band is worth its Python: a quarter megabyte.
 BAND_TOKENS = 1 << 16
@@ -95,12 +95,15 @@ class Slices:
 
     Attributes:
         first: the first lane, counted from the window's first one.
+        plane: whose they are; 0 for the tokens.
         rectangles: lanes whose slices are of one length and begin at one position, together: of such lanes
             ``[first, last)`` the position, and the tokens, shape ``(lanes, length)``.
-        documents: where the documents and fragments begin in the window's matrix, lane times width plus column, rising.
+        documents: where the documents and fragments begin in the window's matrix, lane times width plus column, rising;
+            with the tokens only.
     """
 
     first: int
+    plane: int = 0
     rectangles: list[tuple[int, int, int, TokenArray]]
     documents: IntArray
 
@@ -175,39 +178,62 @@ class BandText:
         self.missing = len(self.tokens)
 
 
-def cut_band(
-    band: Band,
-    tokens: TokenArray,
-    documents: IntArray,
-    *,
-    starts: IntArray,
-    window: Window,
-    order: Order,
-    spans: Spans,
-    first_lane: int,
-) -> Slices:
-    """The shuffled slices of a band's lanes.
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """How a band is cut, whatever plane's.
+
+    Attributes:
+        documents: where documents begin in the band, in any order and maybe several times.
+        cuts: where its lanes begin, and where the last ends, shape ``(lanes + 1,)``.
+        borders: where documents begin and lanes are cut, rising without equals.
+        lane_documents: of `borders`, where the lanes' begin, shape ``(lanes + 1,)``.
+        permutation: of the documents between them; None where they stay where they are.
+    """
+
+    documents: IntArray
+    cuts: IntArray
+    borders: IntArray
+    lane_documents: IntArray
+    permutation: IntArray | None
+
+
+def plan_cut(band: Band, documents: IntArray, *, starts: IntArray, window: Window, order: Order) -> Cut:
+    """How a band is cut.
 
     Args:
         band: which lanes.
-        tokens: the band's, shape ``(band.end - band.begin,)``.
-        documents: where documents begin in them, in any order and maybe several times; where lanes do, they need not.
+        documents: where documents begin in it, in any order and maybe several times; where lanes do, they need not.
         starts: where the band's lanes begin in the window, and where the last ends, shape ``(lanes + 1,)``.
         window: the window.
         order: the run's order.
-        spans: of the window's slices.
-        first_lane: the number of their first lane.
     """
     cuts = starts - band.begin
     borders = _borders(cuts, documents)
     lane_documents = borders.searchsorted(cuts)
+    permutation = None
     if order.shuffle:
         permutation = order.document_order(
             lane_documents.tolist(), epoch=window.epoch, window=window.number, lane=band.first_lane
         )
-        begins_at, tokens = permuted(tokens, borders, permutation)
+    return Cut(documents, cuts, borders, lane_documents, permutation)
+
+
+def cut_band(band: Band, cut: Cut, tokens: TokenArray, *, spans: Spans, first_lane: int, plane: int = 0) -> Slices:
+    """The shuffled slices of a band's lanes.
+
+    Args:
+        band: which lanes.
+        cut: how it is cut.
+        tokens: the band's, or another plane's values, shape ``(band.end - band.begin,)``.
+        spans: of the window's slices.
+        first_lane: the number of their first lane.
+        plane: whose they are.
+    """
+    cuts, lane_documents = cut.cuts, cut.lane_documents
+    if cut.permutation is not None:
+        begins_at, tokens = permuted(tokens, cut.borders, cut.permutation)
     else:
-        begins_at = borders[:-1]
+        begins_at = cut.borders[:-1]
         tokens = tokens.copy()  # a view would keep all of a part alive
     first, last = band.first_lane - first_lane, band.last_lane - first_lane
     rectangles = []
@@ -217,6 +243,8 @@ def cut_band(
         if length:
             together = tokens[int(cuts[low - first]) : int(cuts[high - first])].reshape(high - low, length)
             rectangles.append((low, high, begin, together))
+    if plane:  # its documents are where those of the tokens are
+        return Slices(first=first, plane=plane, rectangles=rectangles, documents=begins_at[:0].copy())
     # Where the matrix has the token that is the band's first, if it were each lane's.
     origins = np.arange(first, last) * spans.width
     origins += spans.begins[first:last] - cuts[:-1]

@@ -29,8 +29,9 @@ _MOST_DESCRIPTORS = 1
 
 
 class BandWork(NamedTuple):
-    """A band to be cut whose text is complete: its number, and where documents begin in it."""
+    """A band to be cut whose text of one plane is complete: its number, and where documents begin in it."""
 
+    plane: int
     number: int
     documents: IntArray
 
@@ -56,8 +57,11 @@ class Request(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A piece of a band whose other pieces lie in other tasks: the band's number, tokens, and where documents begin."""
+    """A piece of a band whose other pieces lie in other tasks: its plane and the band's number, tokens, and where
+    documents begin.
+    """
 
+    plane: int
     number: int
     tokens: int
     documents: IntArray
@@ -71,7 +75,7 @@ class Answer(NamedTuple):
         fallbacks: row groups that fell back.
         retries: of each source, requests that this process has made again so far.
         read_seconds: that storage took.
-        cut: the numbers of bands that were cut, and of each how many documents there are.
+        cut: the planes and numbers of bands that were cut, and of each how many documents there are.
         documents: where the documents of these bands begin, see `Slices`, one band after another.
         pieces: of bands that are not complete.
     """
@@ -80,7 +84,7 @@ class Answer(NamedTuple):
     fallbacks: int
     retries: tuple[int, ...]
     read_seconds: float
-    cut: tuple[tuple[int, int], ...]
+    cut: tuple[tuple[int, int, int], ...]
     documents: IntArray
     pieces: tuple[Piece, ...]
 

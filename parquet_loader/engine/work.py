@@ -19,17 +19,33 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ..blocks import IntArray, TokenArray, TokenPart
+from ..errors import DataError
 from ..formats.base import ColumnChunk, Format
 from ..index.index import DatasetIndex
 from ..order.order import Order, Window
 from ..storage.base import FileInfo, Storage
 from .config import EngineConfig
 from .plan import TaskPlan, WindowPlan
-from .slices import Band, Slices, Spans, cut_band
+from .planes import Plane
+from .slices import Band, Cut, Slices, Spans, cut_band, plan_cut
 
-__all__ = ["FileRead", "Hold", "Results", "SourceWork", "TaskWork", "WindowWork", "read_chunks", "run_task"]
+__all__ = [
+    "Cuts",
+    "FileRead",
+    "Hold",
+    "Results",
+    "SourceWork",
+    "TaskWork",
+    "Text",
+    "WindowWork",
+    "planes_bytes",
+    "planes_of",
+    "read_chunks",
+    "run_task",
+]
 
 # Holds so many bytes more than a row group's task was admitted with; see `Reserve.hold`.
 Hold = Callable[[int, ColumnChunk], contextlib.AbstractContextManager[None]]
@@ -42,10 +58,7 @@ class SourceWork:
     storage: Storage
     format: Format
     order: Order
-    held_dtype: np.dtype[np.integer]
-    bound: int
-    eos_id: int | None
-    appends_eos: bool
+    planes: tuple[Plane, ...]
 
     @classmethod
     def of(cls, config: EngineConfig) -> SourceWork:
@@ -54,10 +67,7 @@ class SourceWork:
             storage=config.storage,
             format=config.format,
             order=replace(config.order, group_tokens=config.order.group_tokens[:0]),
-            held_dtype=config.held_dtype,
-            bound=config.bound,
-            eos_id=config.eos_id,
-            appends_eos=config.appends_eos,
+            planes=config.planes,
         )
 
 
@@ -112,20 +122,18 @@ class WindowWork:
         first = int(self.starts[0])
         return slice(band.begin - first, band.end - first)
 
-    def cut(self, order: Order, band: Band, tokens: TokenArray, documents: IntArray) -> Slices:
-        """See `cut_band`."""
-        return cut_band(
-            band,
-            tokens,
-            documents,
-            starts=self.starts[band.first_lane - self.first_lane : band.last_lane - self.first_lane + 1],
-            window=self.window,
-            order=order,
-            spans=self.spans,
-            first_lane=self.first_lane,
-        )
+    def cut(self, order: Order, text: Text, documents: IntArray, cuts: Cuts) -> Slices:
+        """The slices of a band, see `cut_band`, with these documents."""
+        plane, number, tokens = text
+        band = self.bands[number]
+        cut = cuts.known(plane, number, documents)
+        if cut is None:
+            starts = self.starts[band.first_lane - self.first_lane : band.last_lane - self.first_lane + 1]
+            cut = plan_cut(band, documents, starts=starts, window=self.window, order=order)
+            cuts.keep(plane, number, cut)
+        return cut_band(band, cut, tokens, spans=self.spans, first_lane=self.first_lane, plane=plane)
 
-    def whole(self, tokens: TokenArray) -> Slices:
+    def whole(self, plane: int, tokens: TokenArray) -> Slices:
         """All lanes' slices, without their documents, where their tokens lie one after another, shape ``(tokens,)``."""
         begins, cuts = self.spans.begins.tolist(), (self.starts - self.starts[0]).tolist()
         rectangles = [
@@ -133,9 +141,59 @@ class WindowWork:
             for low, high in self.spans.stretches(0, len(begins))
             if cuts[low] < cuts[high]
         ]
-        return Slices(first=0, rectangles=rectangles, documents=np.empty(0, np.int64))
+        return Slices(first=0, plane=plane, rectangles=rectangles, documents=np.empty(0, np.int64))
 
 
+class Text(NamedTuple):
+    """A band's tokens, or another plane's values; bands are called by their numbers in `WindowWork.bands`."""
+
+    plane: int
+    number: int
+    tokens: TokenArray
+
+
+class Cuts:
+    """How bands of a window are cut, kept until all planes of them are: documents are permuted once for all planes.
+
+    Threads may be at it at the same time: what is not found is found out again.
+
+    Args:
+        planes: how many there are.
+    """
+
+    def __init__(self, planes: int) -> None:
+        self._last = planes - 1
+        self._kept: dict[int, Cut] = {}  # setting and taking an entry is atomic
+
+    def known(self, plane: int, number: int, documents: IntArray) -> Cut | None:
+        """How a band with these documents was cut, if that is kept."""
+        if not plane:
+            return None
+        found = self._kept.pop(number, None) if plane == self._last else self._kept.get(number)
+        return found if found is not None and np.array_equal(found.documents, documents) else None
+
+    def keep(self, plane: int, number: int, cut: Cut) -> None:
+        """Keep it for the planes that follow."""
+        if plane < self._last:
+            self._kept[number] = cut
+
+
+def planes_bytes(tokens: int, dtypes: Sequence[np.dtype[Any]]) -> int:
+    """What as many values of each plane take in one piece of memory."""
+    return sum(-(-tokens * dtype.itemsize // _PLANE_BYTES) * _PLANE_BYTES for dtype in dtypes)
+
+
+def planes_of(memory: npt.NDArray[np.uint8], tokens: int, dtypes: Sequence[np.dtype[Any]]) -> list[TokenArray]:
+    """As many values of each plane in one piece of memory, one plane after another."""
+    found: list[TokenArray] = []
+    begin = 0
+    for dtype in dtypes:
+        found.append(memory[begin : begin + tokens * dtype.itemsize].view(dtype))
+        begin += planes_bytes(tokens, [dtype])
+    return found
+
+
+_PLANE_BYTES = 64  # planes begin at multiples of it
 _BAND = tuple(each.name for each in fields(Band))
 _SPANS = tuple(each.name for each in fields(Spans))
 
@@ -154,12 +212,12 @@ def _window_work(numbers: tuple[int, ...], starts: IntArray, spans: dict[str, An
 
 
 class FileRead(NamedTuple):
-    """One read: a byte range of a file, and which of the task's row groups lie in it."""
+    """One read: a byte range of a file, and which of the task's chunks lie in it."""
 
     file: FileInfo
     start: int
     length: int
-    groups: tuple[int, ...]
+    chunks: tuple[int, ...]
 
 
 class TaskWork(NamedTuple):
@@ -167,10 +225,10 @@ class TaskWork(NamedTuple):
 
     Attributes:
         reads: which bring all row groups' chunks.
-        chunks: of each row group, in the order of the window.
+        chunks: of each row group, in the order of the window: those of the tokens, then as many of each other plane.
         origins: where each begins in the window.
         decode_bytes: what is held for decoding each.
-        besides: the reads of what decoding each needs beside its chunk; empty where that is nothing for any.
+        besides: the reads of what decoding each chunk needs beside it; empty where that is nothing for any.
     """
 
     reads: tuple[FileRead, ...]
@@ -184,14 +242,15 @@ class TaskWork(NamedTuple):
         """That of a task of a window."""
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
-        chunks = tuple(index.chunks(groups[list(task.ordinals)]))
+        inside = groups[list(task.ordinals)]
+        chunks = tuple(chunk for each in (index, *index.aligned) for chunk in each.chunks(inside))
         return cls(
             reads=tuple(
                 FileRead(
                     index.files[read.file],
                     read.start,
                     read.length,
-                    tuple(numbers[ordinal] for ordinal in read.ordinals),
+                    tuple(plane * len(numbers) + numbers[ordinal] for plane, ordinal in read.chunks),
                 )
                 for read in task.reads
             ),
@@ -213,12 +272,21 @@ def _besides(index: DatasetIndex, chunks: Sequence[ColumnChunk]) -> tuple[tuple[
 
 
 class Results(Protocol):
-    """What becomes of what a task decodes. Bands are called by their numbers in `WindowWork.bands`."""
+    """What becomes of what a task decodes. Bands are called by their numbers in `WindowWork.bands`, planes by theirs.
 
-    def join(self, number: int, at: int, tokens: TokenArray, documents: IntArray) -> tuple[TokenArray, IntArray] | None:
+    Attributes:
+        cuts: of the window.
+    """
+
+    cuts: Cuts
+
+    def join(
+        self, plane: int, number: int, at: int, tokens: TokenArray, documents: IntArray
+    ) -> tuple[TokenArray, IntArray] | None:
         """Keep a piece of a band, and give all of it once it is complete.
 
         Args:
+            plane: whose it is.
             number: of the band.
             at: where the piece begins in it.
             tokens: of the piece.
@@ -227,7 +295,7 @@ class Results(Protocol):
         ...
 
     def keep(self, number: int, slices: Slices) -> None:
-        """Keep a band's slices."""
+        """Keep a band's slices, of one plane."""
         ...
 
 
@@ -264,11 +332,11 @@ def run_task(
 def read_chunks(
     storage: Storage, task: TaskWork, stop: threading.Event | None
 ) -> tuple[list[memoryview], list[list[bytes]]]:
-    """The row groups' bytes, and of each those beside its chunk; no list of those where there are none."""
+    """The chunks' bytes, and of each those beside it; no list of those where there are none."""
     raws = [memoryview(b"")] * len(task.chunks)
     for read in task.reads:
         data = memoryview(storage.read(read.file, read.start, read.length, stop))
-        for number in read.groups:
+        for number in read.chunks:
             begin = task.chunks[number].start - read.start
             raws[number] = data[begin : begin + task.chunks[number].length]
     besides = [[storage.read(read.file, read.start, read.length, stop) for read in reads] for reads in task.besides]
@@ -286,53 +354,92 @@ class _Run:
     hold: Hold
 
     def decode(self, raws: Sequence[memoryview], besides: Sequence[Sequence[bytes]]) -> tuple[int, int]:
-        """Decode row groups and cut from them; see `run_task`."""
+        """Decode row groups and cut from them, one plane after another; see `run_task`."""
+        groups, planes = len(self.task.origins), len(self.source.planes)
+        borders: list[list[IntArray]] = [[] for _ in range(planes)]  # where documents begin in the window, of each part
+        decoded = 0, 0
+        for plane in range(planes):
+            own = slice(plane * groups, (plane + 1) * groups)
+            found = self._decode(plane, raws[own], besides[own], borders[plane])
+            if not plane:
+                decoded = found
+            elif not self._alike(borders[0], borders[plane]):
+                raise self._unlike(plane, raws, groups)
+            else:
+                borders[plane] = []
+        return decoded
+
+    def _decode(
+        self,
+        plane: int,
+        raws: Sequence[memoryview],
+        besides: Sequence[Sequence[bytes]],
+        borders: list[IntArray],
+    ) -> tuple[int, int]:
+        """Decode one plane of the row groups and cut from it; see `run_task`."""
+        chunks = self.task.chunks[plane * len(raws) : (plane + 1) * len(raws)]
         source, task, starts = self.source, self.task, self.window.starts
+        wanted = source.planes[plane]
+        as_wanted: dict[str, Any] = {"dtype": wanted.held_dtype, "bound": wanted.bound, "eos_id": wanted.eos}
+        if plane:
+            as_wanted["low"] = wanted.low
         if len(raws) > 1:
-            part = source.format.decode_together(
-                raws,
-                task.chunks,
-                dtype=source.held_dtype,
-                bound=source.bound,
-                eos_id=source.eos_id,
-                besides=besides,
-            )
+            part = source.format.decode_together(raws, chunks, **as_wanted, besides=besides)
             if part is not None:
                 # What lies between a task's row groups in the window has no tokens.
-                self._cut_from(part, task.origins[0])
+                self._cut_from(plane, part, task.origins[0], borders)
                 return self._tokens(part), 0
         tokens = fallbacks = 0
-        each = zip(raws, besides or [()] * len(raws), task.chunks, task.origins, task.decode_bytes, strict=True)
+        each = zip(raws, besides or [()] * len(raws), chunks, task.origins, task.decode_bytes, strict=True)
         for raw, beside, chunk, origin, decode_bytes in each:
             opened = source.format.open(raw, chunk, beside)
-            cost = opened.cost_bytes(dtype=source.held_dtype, eos=source.appends_eos)
-            parts = opened.parts(
-                dtype=source.held_dtype,
-                bound=source.bound,
-                eos_id=source.eos_id,
-                first=int(starts[0]) - origin,
-                last=int(starts[-1]) - origin,
-            )
+            cost = opened.cost_bytes(dtype=wanted.held_dtype, eos=wanted.appends_eos)
+            parts = opened.parts(**as_wanted, first=int(starts[0]) - origin, last=int(starts[-1]) - origin)
             with self.hold(cost - decode_bytes, chunk):
                 for part in parts:
                     tokens += self._tokens(part)
-                    self._cut_from(part, origin + part.begin)
+                    self._cut_from(plane, part, origin + part.begin, borders)
                     del part  # not to be held while the next one is decoded
             fallbacks += bool(opened.fallback)
             del opened, parts
         return tokens, fallbacks
 
+    def _alike(self, tokens: Sequence[IntArray], values: Sequence[IntArray]) -> bool:
+        """Whether documents begin at the same places, of those that the lanes have, by two planes. Those at either end
+        may be empty, and in a part that was left out.
+        """
+        low, high = self.window.starts[0], self.window.starts[-1]
+        one, other = (np.concatenate([np.empty(0, np.int64), *each]) for each in (tokens, values))
+        return np.array_equal(one[(one > low) & (one < high)], other[(other > low) & (other < high)])
+
+    def _unlike(self, plane: int, raws: Sequence[memoryview], groups: int) -> DataError:
+        """What is wrong where they do not: the first row that differs."""
+        lengths_of = self.source.format.document_lengths
+        own = slice(plane * groups, (plane + 1) * groups)
+        chunks = self.task.chunks[own]
+        both = lengths_of(raws[:groups], self.task.chunks[:groups]), lengths_of(raws[own], chunks)
+        chunk, tokens, values = next(
+            each for each in zip(chunks, *both, strict=True) if not np.array_equal(each[1], each[2])
+        )
+        row = int((tokens != values).argmax())
+        return chunk.error(
+            f"row {row} has {values[row]:,} values, and {tokens[row]:,} tokens in "
+            f"{self.source.planes[0].column!r}: what is aligned has a value for each token"
+        )
+
     def _tokens(self, part: TokenPart) -> int:
         """How many there are, without EOS."""
-        return len(part.tokens) - (len(part.starts) if self.source.appends_eos else 0)
+        return len(part.tokens) - (len(part.starts) if self.source.planes[0].appends_eos else 0)
 
-    def _cut_from(self, part: TokenPart, begin: int) -> None:
+    def _cut_from(self, plane: int, part: TokenPart, begin: int, borders: list[IntArray]) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""
         end = begin + len(part.tokens)
         starts = part.starts
+        if len(self.source.planes) > 1:
+            borders.append(starts + begin)
         if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
             starts = starts[np.append(starts[1:] != starts[:-1], True)]
-        bands, order = self.window.bands, self.source.order
+        bands = self.window.bands
         # Bands follow each other: those that end behind the part's beginning and begin before its end.
         first_band = bisect.bisect_right(bands, begin, key=lambda band: band.end)
         for number in range(first_band, bisect.bisect_left(bands, end, key=lambda band: band.begin)):
@@ -343,14 +450,18 @@ class _Run:
             first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
             documents = starts[first:last] + (begin - band.begin)
             if high - low == band.end - band.begin:
-                self.results.keep(number, self.window.cut(order, band, tokens, documents))
+                self.results.keep(number, self._cut(Text(plane, number, tokens), documents))
             else:
-                self._join(number, low - band.begin, tokens, documents)
+                self._join(plane, number, low - band.begin, tokens, documents)
 
-    def _join(self, number: int, at: int, tokens: TokenArray, documents: IntArray) -> None:
+    def _join(self, plane: int, number: int, at: int, tokens: TokenArray, documents: IntArray) -> None:
         """Put a piece of a band to the others, and cut the band where it was the last one."""
-        joined = self.results.join(number, at, tokens, documents)
+        joined = self.results.join(plane, number, at, tokens, documents)
         if joined is not None:
-            slices = self.window.cut(self.source.order, self.window.bands[number], *joined)
-            del joined  # its memory may count as free from here on
+            tokens, documents = joined
+            slices = self._cut(Text(plane, number, tokens), documents)
+            del joined, tokens  # its memory may count as free from here on
             self.results.keep(number, slices)
+
+    def _cut(self, text: Text, documents: IntArray) -> Slices:
+        return self.window.cut(self.source.order, text, documents, self.results.cuts)

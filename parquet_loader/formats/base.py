@@ -81,7 +81,11 @@ _DTYPES: dict[tuple[str, bool], np.dtype[np.integer]] = {
     ("INT32", False): np.dtype(np.uint32),
     ("INT64", True): np.dtype(np.int64),
     ("INT64", False): np.dtype(np.uint64),
+    ("BOOLEAN", True): np.dtype(np.uint8),
+    ("FIXED_LEN_BYTE_ARRAY", True): np.dtype(np.uint16),
 }
+# Of aligned columns, whose values are decoded as if they were integers of the same size.
+_VALUES = (*_STORED, "bool", "float16", "float32", "float64")
 
 # What to do where a footer counts wrongly.
 RECOUNT = (
@@ -101,6 +105,8 @@ class ColumnLayout:
     Attributes:
         column: the column's name; a struct's field is ``parent.child``.
         physical_type: Parquet's ``"INT32"`` or ``"INT64"``; of other formats NumPy's name of the stored values' type.
+            Of an aligned column of Parquet also ``"BOOLEAN"`` and ``"FIXED_LEN_BYTE_ARRAY"``; floating-point numbers of
+            4 or 8 bytes are decoded as the integers that these are.
         signed: False where the integers are unsigned (a uint32 above 2^31 is stored as a negative INT32).
         max_definition_level: the level of a present element; one more than the level of the list being non-empty
             where an element may be null. 0 for a column that holds no value in the file, of whatever type: all of its
@@ -109,6 +115,7 @@ class ColumnLayout:
         kind: how a format other than Parquet tells documents apart: an Arrow type, such as ``"large_list"`` or
             ``"fixed_size_list[128]"``; ``"stream"`` where an id among the tokens ends them; ``"documents"`` where an
             index does. "" for Parquet.
+        values: NumPy's name of the type of an aligned column's values, where it is another than `physical_type` tells.
 
     Raises:
         ValueError: no column is stored like that.
@@ -120,27 +127,37 @@ class ColumnLayout:
     max_definition_level: int
     nullable_element: bool
     kind: str = ""
+    values: str = ""
 
     def __post_init__(self) -> None:
         kinds = (type(self.column), type(self.signed), type(self.max_definition_level), type(self.nullable_element))
-        known = ("INT32", "INT64") if self.kind == "" else _STORED
+        known: tuple[str, ...] = ("INT32", "INT64") if self.kind == "" else _STORED
+        if self.values in ("bool", "float16") and not self.kind:
+            known = ("BOOLEAN",) if self.values == "bool" else ("FIXED_LEN_BYTE_ARRAY",)
         if (
             kinds != (str, bool, int, bool)
             or not isinstance(self.kind, str)
             or (self.kind and not _KINDS.fullmatch(self.kind))
             or self.physical_type not in known
+            or (self.values and self.values not in _VALUES)
+            or (not self.signed and self.physical_type in ("BOOLEAN", "FIXED_LEN_BYTE_ARRAY"))
             or not (2 if self.nullable_element and not self.kind else 0) <= self.max_definition_level <= _MAX_LEVEL
         ):
             raise ValueError(
                 f"no column is stored as {self.physical_type!r} with definition levels up to "
                 f"{self.max_definition_level!r}, signed={self.signed!r}, nullable_element={self.nullable_element!r}, "
-                f"kind={self.kind!r}"
+                f"kind={self.kind!r}, values={self.values!r}"
             )
 
     @property
     def dtype(self) -> np.dtype[np.integer]:
         """The dtype of decoded tokens."""
         return np.dtype(self.physical_type) if self.kind else _DTYPES[self.physical_type, self.signed]
+
+    @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """The type of an aligned column's values."""
+        return np.dtype(self.values) if self.values else self.dtype
 
     @property
     def is_stream(self) -> bool:
@@ -264,7 +281,7 @@ class FileEntry:
         columns: a name to (layout, array of shape ``(numbers, row groups)`` in the order of `ENTRY_ARRAYS`, and after
             them the format's own, see `ColumnChunk.places`); columns of any type that hold no value are among them,
             since another file may have tokens there.
-        leaves: what columns there are, where none is a list of integers.
+        leaves: what columns there are, where none is a list of integers, or an aligned column is missing.
     """
 
     columns: dict[str, tuple[ColumnLayout, IntArray]]
@@ -297,7 +314,9 @@ def impossible_numbers(numbers: IntArray, sizes: IntArray | int, *, first_byte: 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf column of a Parquet schema: its number, its name without list levels, its Arrow type."""
+    """A leaf column of a Parquet schema: its number, its name without list levels, its Arrow type; whether it is a list
+    of integers, or of what an aligned column may hold.
+    """
 
     number: int
     name: str
@@ -305,6 +324,7 @@ class Leaf:
     is_tokens: bool
     nullable_element: bool
     signed: bool
+    is_values: bool = False
 
 
 class CountingBudget:
@@ -361,7 +381,7 @@ class EntryReader(Protocol):
             column: the token column; None for every column that may be meant.
             counting: what counting may take, where the file does not tell how many tokens it holds; None leaves them
                 -1 there.
-            aligned: further columns, lists of integers, booleans or floating-point numbers.
+            aligned: further columns, lists of integers, booleans or floating-point numbers; with `ColumnLayout.values`.
 
         Raises:
             DataError: the file is not of this format, or damaged.
@@ -451,9 +471,10 @@ class Format(Protocol):
         chunks: Sequence[ColumnChunk],
         *,
         dtype: np.dtype[np.integer],
-        bound: int,
-        eos_id: int | None,
+        bound: int | None,
+        eos_id: int | float | None,
         besides: Sequence[Sequence[bytes | memoryview]] = (),
+        low: int = 0,
     ) -> TokenPart | None:
         """Several row groups as one part, where that is faster: their tokens one after another, as `OpenChunk.parts`
         gives them. None where they are to be opened one by one, as they are wherever something is wrong. Holds no more
@@ -461,7 +482,7 @@ class Format(Protocol):
 
         Args:
             raws, chunks: see `open`, of each; one at least.
-            dtype, bound, eos_id: see `OpenChunk.parts`.
+            dtype, bound, eos_id, low: see `OpenChunk.parts`.
             besides: see `open`, of each; empty where there is nothing beside any.
         """
         ...
@@ -506,20 +527,23 @@ class OpenChunk(Protocol):
     def parts(
         self,
         *,
-        dtype: np.dtype[np.integer] | None = None,
+        dtype: np.dtype[Any] | None = None,
         bound: int | None = None,
-        eos_id: int | None = None,
+        eos_id: int | float | None = None,
         first: int = 0,
         last: int | None = None,
+        low: int = 0,
     ) -> Iterator[TokenPart]:
         """The row group's tokens, part after part. Parts keep nothing of the chunk.
 
         Args:
-            dtype: of the tokens; None for the stored one.
-            bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value.
+            dtype: of the tokens; None for the stored one. Of an aligned column one that holds all of its values.
+            bound: refuse ids outside ``[0, bound)``; given with ``dtype``, at most one past its largest value. None for
+                any, where the stored type says that they fit.
             eos_id: put after every document, where it is not None; of a stream it is what ends them, and is there.
             first, last: only the tokens ``[first, last)`` are needed, EOS included: other parts are left out. They are
                 counted, and ids in them not looked at.
+            low: of an aligned column, refuse values outside ``[low, bound)``.
 
         Raises:
             DataError: the bytes do not decode to what the index says, or hold an id out of range. What was wrong with

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from ..errors import ConfigError
 from ..storage.base import FileInfo, Storage
 from ..storage.kinds import KINDS, kind_of
+from .arrow import ARROW
 from .base import Format
 from .parquet import PARQUET
+from .raw import RAW
 
 __all__ = ["format_named", "format_of"]
 
-_FORMATS: dict[str, Format] = {each.name: each for each in (PARQUET,)}
+_FORMATS: dict[str, Format] = {each.name: each for each in (PARQUET, ARROW, RAW)}
 # How files begin, for those whose names say nothing.
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "raw"}
 

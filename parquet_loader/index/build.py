@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
-from .index import DatasetIndex, assemble
+from .index import DatasetIndex, assemble, with_aligned
 
 __all__ = ["build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
 
@@ -43,6 +43,7 @@ def build_index(
     budget_bytes: int = _COUNTING_BYTES,
     format: str | None = None,
     raw_dtype: object = None,
+    aligned: Collection[str] = (),
 ) -> DatasetIndex:
     """Read the footers of a dataset, or of as much of it as the cache does not know.
 
@@ -59,6 +60,8 @@ def build_index(
         budget_bytes: of memory for counting the tokens of files whose footers do not tell.
         format: ``"parquet"``, ``"arrow"`` or ``"raw"``; None for what the files' names tell.
         raw_dtype: NumPy's name of the type of ids in raw files that do not tell it themselves.
+        aligned: names of the columns whose values go with the tokens, for the loaders that have them; see
+            `ParquetLoader`.
 
     Raises:
         ConfigError: no list of integers, several, or not the one asked for; names the files that differ.
@@ -78,6 +81,7 @@ def build_index(
         budget_bytes=budget_bytes,
         format=format,
         raw_dtype=raw_dtype_of(raw_dtype),
+        aligned=tuple(aligned),
     )
 
 
@@ -109,13 +113,23 @@ def index_storage(
     budget_bytes: int = _COUNTING_BYTES,
     format: str | None = None,
     raw_dtype: np.dtype[np.integer] | None = None,
+    aligned: Sequence[str] = (),
 ) -> DatasetIndex:
     """`build_index` over a storage that is open already."""
     listed = storage.list_files()
     file_format = format_of(storage, listed, format)
+    if aligned and file_format.name == "raw":
+        raise ConfigError(
+            f"{storage.root} holds raw ids, and no columns beside them that could be aligned={list(aligned)!r}; "
+            "aligned columns are for Parquet and Arrow files"
+        )
+    if column in aligned:
+        raise ConfigError(f"the column {column!r} holds the tokens, and is not aligned with them: leave it out")
     reader = file_format.reader(storage, listed, raw_dtype)
     files = reader.files
-    cache = IndexCache(cache_dir, storage.identity, column, file_format.name, raw_dtype)
+    cache = IndexCache(
+        cache_dir, storage.identity, column, format=file_format.name, raw_dtype=raw_dtype, aligned=aligned
+    )
     known = {} if recount else dict(cache.read())
     counting = Counting(CountingBudget(budget_bytes), recount)
     # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
@@ -130,13 +144,13 @@ def index_storage(
         progress(done, len(files))
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(missing))), thread_name_prefix="parquet-index") as pool:
         try:
-            read = pool.map(lambda number: reader.read(files[number], column, counting), missing)
+            read = pool.map(lambda number: reader.read(files[number], column, counting, aligned), missing)
             for number, entry in zip(missing, read, strict=True):
                 entries[number] = entry
                 done += 1
                 if progress is not None:
                     progress(done, len(files))
-                if not entry.columns:
+                if not entry.columns.keys() - set(aligned):
                     lacking.append((files[number], entry))
                     if len(lacking) == _TOLD_FILES:
                         break
@@ -146,14 +160,34 @@ def index_storage(
         raise _no_column(lacking, done, column, storage)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
+    _check_aligned(files, whole, aligned)
     untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
-    if untyped and (len(untyped) == len(files) or not _common_columns(whole)):
+    if untyped and (len(untyped) == len(files) or not _common_columns(whole) - set(aligned)):
         raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
     root = storage.root if storage.is_remote else ""
-    index = assemble(files, whole, choose_column(files, whole, column), root, file_format.name)
+    tokens = choose_column(files, whole, column, aligned)
+    index, *others = (assemble(files, whole, name, root, file_format.name) for name in (tokens, *aligned))
+    index = with_aligned(index, others)
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index
+
+
+def _check_aligned(files: Sequence[FileInfo], entries: Sequence[FileEntry], aligned: Sequence[str]) -> None:
+    """Refuse files without the aligned columns."""
+    for name in aligned:
+        without = [(file, entry) for file, entry in zip(files, entries, strict=True) if name not in entry.columns]
+        if without:
+            file, entry = without[0]
+            is_there = any(leaf.name == name for leaf in entry.leaves)
+            others = ", ".join(leaf.name for leaf in entry.leaves if leaf.is_values) or "none"
+            more = f", as {len(without) - 1:,} more files" if len(without) > 1 else ""
+            raise ConfigError(
+                f"{file.path} has {'a' if is_there else 'no'} column {name!r}{more}"
+                f"{', which is no list of numbers' if is_there else ''}; its lists of numbers: {others}. aligned="
+                f"{list(aligned)!r} asks for it: name another column, or, for a source of a mixture that has none, "
+                f"say what goes there, Component(..., fill={{{name!r}: 0}}), or 'tokens' for the tokens themselves"
+            )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -206,9 +240,11 @@ def _common_columns(entries: Sequence[FileEntry]) -> set[str]:
     return set.intersection(*(set(entry.columns) for entry in entries))
 
 
-def choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None) -> str:
+def choose_column(
+    files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None, aligned: Sequence[str] = ()
+) -> str:
     """The one column that every file has; says which files differ where there is none."""
-    common = _common_columns(entries)
+    common = _common_columns(entries) - set(aligned)
     if column is not None:
         assert column in common
         return column
@@ -222,7 +258,7 @@ def choose_column(files: Sequence[FileInfo], entries: Sequence[FileEntry], colum
             f"several columns are lists of integers: {candidates}; say which holds the tokens, "
             f"for instance column={candidates[0]!r}"
         )
-    names = sorted({name for entry in entries for name in entry.columns})
+    names = sorted({name for entry in entries for name in entry.columns} - set(aligned))
     examples = []
     for name in names:
         without = [file.path for file, entry in zip(files, entries, strict=True) if name not in entry.columns]

@@ -46,14 +46,18 @@ class IndexCache:
         folder: str | os.PathLike[str] | None,
         identity: str,
         column: str | None,
+        *,
         format: str = "parquet",
         raw_dtype: np.dtype[np.integer] | None = None,
+        aligned: Sequence[str] = (),
     ) -> None:
-        self._column = column
+        self._columns = None if column is None else {column, *aligned}
         self._format = format
         text = f"{identity}\0{'' if column is None else '=' + column}"
         if format != "parquet":
             text += f"\0{format}\0{raw_dtype}"
+        if aligned:
+            text += "\0\0".join(["", *sorted(aligned)])
         key = hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
         self._path: Path | None = None
         with contextlib.suppress(RuntimeError):  # a user without a home folder
@@ -84,8 +88,8 @@ class IndexCache:
         found: dict[FileInfo, FileEntry] = {}
         for packed in payload:
             index = unpack_index(packed)
-            if self._column not in (None, index.column):
-                raise DamagedContainerError(f"it is of column {index.column!r}, and not of {self._column!r}")
+            if self._columns is not None and index.column not in self._columns:
+                raise DamagedContainerError(f"it is of column {index.column!r}, and not of {sorted(self._columns)}")
             if index.format != self._format:
                 raise DamagedContainerError(f"it is of {index.format!r} files, and not of {self._format!r}")
             numbers = index.numbers

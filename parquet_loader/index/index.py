@@ -17,7 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -35,11 +35,12 @@ from ..storage.atomic import write_atomically
 from ..storage.base import FileInfo, Storage
 from ..storage.kinds import KINDS
 
-__all__ = ["ARRAYS", "INDEX_VERSION", "DatasetIndex", "assemble", "pack_index", "unpack_index"]
+__all__ = ["ARRAYS", "INDEX_VERSION", "DatasetIndex", "assemble", "pack_index", "unpack_index", "with_aligned"]
 
 _KIND = "index"
 INDEX_VERSION = 1
 ARRAYS = ("file", *ENTRY_ARRAYS)
+_SHARED = ("file", "row_group", "rows", "tokens")  # what an aligned column has as the tokens have it
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
 _SPLIT = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
@@ -73,6 +74,7 @@ class DatasetIndex:
             where that is not known.
         format: the name of the files' format, see `formats.known`.
         places: shape ``(numbers, row groups)``: the format's own numbers, see `ColumnChunk.places`.
+        aligned: of columns whose values go with the tokens, as many in each document: indexes of the same row groups.
     """
 
     files: tuple[FileInfo, ...]
@@ -94,6 +96,7 @@ class DatasetIndex:
     root: str | None = None
     format: str = "parquet"
     places: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    aligned: tuple[DatasetIndex, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.places.size:
@@ -109,24 +112,26 @@ class DatasetIndex:
 
     def __repr__(self) -> str:
         return (
-            f"DatasetIndex({len(self.files):,} files, {len(self):,} row groups, {int(self.rows.sum()):,} documents, "
-            f"{self.total_tokens:,} tokens in {self.column!r})"
+            f"DatasetIndex({len(self.files):,} files, {len(self):,} row groups, "
+            + ("" if self.documents is None else f"{self.documents:,} documents, ")
+            + f"{self.total_tokens:,} tokens in {self.column!r})"
         )
 
     def _repr_html_(self) -> str:
-        tokens, documents = self.total_tokens, int(self.rows.sum())
+        tokens, documents = self.total_tokens, self.documents
         held = int(self.length.sum())
         rows: list[tuple[str, object]] = [
             ("column", self.column),
             ("files", len(self.files)),
             ("row groups", len(self)),
-            ("documents", documents),
+            ("documents", "not known before they are read" if documents is None else documents),
             ("tokens", tokens),
         ]
         if tokens:
             median, largest = int(np.median(self.tokens)), int(self.tokens.max())
+            if documents is not None:
+                rows.append(("tokens of a document", f"{tokens / max(1, documents):,.1f} in the mean"))
             rows += [
-                ("tokens of a document", f"{tokens / max(1, documents):,.1f} in the mean"),
                 ("tokens of a row group", f"{median:,} in the median, {largest:,} at most"),
                 ("bytes a token", f"{held / tokens:.2f}, compressed"),
             ]
@@ -136,6 +141,11 @@ class DatasetIndex:
     def is_stream(self) -> bool:
         """Whether `rows` estimates how many documents there are; see `ColumnLayout.is_stream`."""
         return any(layout.is_stream for layout in self.layouts)
+
+    @property
+    def documents(self) -> int | None:
+        """How many documents there are; None of a stream, where only reading all of it tells."""
+        return None if self.is_stream else int(self.rows.sum())
 
     @property
     def numbers(self) -> IntArray:
@@ -317,6 +327,10 @@ def pack_index(index: DatasetIndex) -> dict[str, Any]:
         packed["format"] = index.format
         packed["kinds"] = [layout.kind for layout in index.layouts]
         packed["places"] = [place.astype("<i8").tobytes() for place in index.places]
+    if any(layout.values for layout in index.layouts):
+        packed["values"] = [layout.values for layout in index.layouts]
+    if index.aligned:
+        packed["aligned"] = [pack_index(each) | {"files": []} for each in index.aligned]
     return packed
 
 
@@ -340,9 +354,13 @@ def unpack_index(payload: Any) -> DatasetIndex:
                     max_definition_level=level,
                     nullable_element=nullable,
                     kind=kind,
+                    values=values,
                 )
-                for (column, physical_type, signed, level, nullable), kind in zip(
-                    payload["layouts"], payload.get("kinds") or [""] * len(payload["layouts"]), strict=True
+                for (column, physical_type, signed, level, nullable), kind, values in zip(
+                    payload["layouts"],
+                    payload.get("kinds") or [""] * len(payload["layouts"]),
+                    payload.get("values") or [""] * len(payload["layouts"]),
+                    strict=True,
                 )
             ),
             column=payload["column"],
@@ -350,6 +368,9 @@ def unpack_index(payload: Any) -> DatasetIndex:
             file_layout=np.frombuffer(payload["file_layout"], "<i8"),
             format=format_name,
             places=np.stack(places) if places else np.empty((0, len(file)), np.int64),
+            aligned=tuple(
+                unpack_index({**each, "files": payload["files"], "aligned": ()}) for each in payload.get("aligned", ())
+            ),
             **{name: np.frombuffer(payload["arrays"][name], "<i8") for name in ARRAYS},
         )
         problem = _problem(index)
@@ -403,9 +424,30 @@ def _problem(index: DatasetIndex) -> str | None:
     holds_none = np.array([not layout.max_definition_level for layout in index.layouts], np.bool_)
     if index.tokens[holds_none[index.file_layout][index.file]].any():
         return "it counts tokens in a file that holds none"
+    for each in index.aligned:
+        if each.format != index.format or not all(np.array_equal(getattr(each, a), getattr(index, a)) for a in _SHARED):
+            return f"its aligned column {each.column!r} is of other row groups, or has not as many values as tokens"
     if (index.tokens < 0).any() or index.slots.sum(dtype=np.float64) > MAX_SLOTS:
         return "it does not count its tokens, or counts more of them than there can be"
     return None
+
+
+def with_aligned(index: DatasetIndex, aligned: Sequence[DatasetIndex]) -> DatasetIndex:
+    """The index with those of columns that go with its tokens.
+
+    Raises:
+        DataError: a row group has another number of values than of tokens.
+    """
+    for each in aligned:
+        wrong = np.flatnonzero(each.tokens != index.tokens)
+        if len(wrong):
+            group = int(wrong[0])
+            raise each.chunk(group).error(
+                f"holds {int(each.tokens[group]):,} values, and {int(index.tokens[group]):,} tokens in "
+                f"{index.column!r}: what is aligned has a value for each token of each row; {len(wrong):,} row groups "
+                f"are like that"
+            )
+    return replace(index, aligned=tuple(aligned))
 
 
 def assemble(
@@ -430,5 +472,6 @@ def assemble(
         places=np.ascontiguousarray(numbers[len(ENTRY_ARRAYS) :]),
         file_layout=file_layout,
         file=file,
+        aligned=(),
         **{name: np.ascontiguousarray(numbers[place]) for place, name in enumerate(ENTRY_ARRAYS)},
     )

@@ -20,7 +20,7 @@ import threading
 import numpy as np
 
 from ..errors import ConfigError, DataError, FileChangedError
-from ..formats.base import ENTRY_ARRAYS, Format
+from ..formats.base import ENTRY_ARRAYS, FileEntry, Format
 from ..storage.base import FileInfo, Storage
 from .index import DatasetIndex
 
@@ -120,22 +120,11 @@ class PinnedStorage(_View):
         storage = _Stoppable(self._storage, stop)
         files = [here if file.path == here.path else self._pinned.get(file.path, file) for file in index.files]
         try:
-            entry = self._format.reader(storage, files, self._raw_dtype()).read(here, index.column, None)
+            reader = self._format.reader(storage, files, self._raw_dtype())
+            entry = reader.read(here, index.column, None, [each.column for each in index.aligned])
         except (ConfigError, DataError):
             return False
-        if index.column not in entry.columns:
-            return False
-        layout, numbers = entry.columns[index.column]
-        number = index.file_number(here.path)
-        assert number is not None
-        indexed = index.numbers[:, index.groups_of(number)]
-        if layout != index.layouts[int(index.file_layout[number])] or indexed.shape != numbers.shape:
-            return False
-        # Counting finds bounds, too, where the footer has none.
-        untold = numbers[_BOUNDS[0]] < 0
-        numbers[np.ix_(_BOUNDS, untold)] = indexed[np.ix_(_BOUNDS, untold)]
-        compared = [*_COMPARED, *range(len(ENTRY_ARRAYS), len(numbers))]
-        return np.array_equal(indexed[compared], numbers[compared])
+        return all(_says_the_same(each, here, entry) for each in (index, *index.aligned))
 
     def _raw_dtype(self) -> np.dtype[np.integer] | None:
         """What ids were stored as, where the index is of such files as do not tell."""
@@ -146,3 +135,20 @@ class PinnedStorage(_View):
         source = shlex.join(self._storage.identity.split("\n"))
         output = "FILE" if self._saved is None else shlex.quote(self._saved)
         return f"parquet-loader index {source} --column {shlex.quote(self._index.column)} --output {output}"
+
+
+def _says_the_same(index: DatasetIndex, file: FileInfo, entry: FileEntry) -> bool:
+    """Whether a file is what an index says of it, by its entry."""
+    if index.column not in entry.columns:
+        return False
+    layout, numbers = entry.columns[index.column]
+    number = index.file_number(file.path)
+    assert number is not None
+    indexed = index.numbers[:, index.groups_of(number)]
+    if layout != index.layouts[int(index.file_layout[number])] or indexed.shape != numbers.shape:
+        return False
+    # Counting finds bounds, too, where the footer has none.
+    untold = numbers[_BOUNDS[0]] < numbers[_BOUNDS[1]]
+    numbers[np.ix_(_BOUNDS, untold)] = indexed[np.ix_(_BOUNDS, untold)]
+    compared = [*_COMPARED, *range(len(ENTRY_ARRAYS), len(numbers))]
+    return np.array_equal(indexed[compared], numbers[compared])

@@ -228,7 +228,7 @@ def check(
         kept.save()
         raise
     faults = [*faults, *run.faults()]
-    notes = [*found.remarks()]
+    notes = [*found.remarks(), *_of_streams(found, run.ends())]
     unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
     changes = kept.changes(unreadable)
     if changes is not None:
@@ -267,6 +267,14 @@ def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _of_streams(index: DatasetIndex, ends: Ends | None) -> Iterator[str]:
+    """What to say of the documents of a stream."""
+    if index.is_stream and ends is None:
+        yield "what ends a document was not given, and each row group counts as one: give eos_id to tell them apart"
+    elif index.is_stream and ends is not None and not ends.ending:
+        yield f"the id {ends.eos_id} ends no document, and each row group counts as one: give another eos_id"
 
 
 # ── the files as they are ────────────────────────────────────────────────────────────────────────────────────────
@@ -473,7 +481,8 @@ class _Check:
         """All faults of what was read, and how documents end where some do otherwise."""
         found = list(self._state.faults)
         ends = self.ends()
-        if ends is not None and ends.ending and ends.missing:
+        # In a stream a row group may end within a document.
+        if ends is not None and ends.ending and ends.missing and not self._index.is_stream:
             assert ends.example is not None
             found.append(
                 Fault(

@@ -89,12 +89,11 @@ class Fragments:
     start: IntArray
 
     @classmethod
-    def of(cls, order: Order, rows: IntArray, window: Window, lanes: IntArray, known: KnownLengths) -> Fragments:
+    def of(cls, order: Order, window: Window, lanes: IntArray, known: KnownLengths) -> Fragments:
         """Those of some lanes of a window.
 
         Args:
             order: the run's.
-            rows: of each row group of the index its documents.
             window: the window.
             lanes: rising, at least one.
             known: how long documents are.
@@ -102,7 +101,7 @@ class Fragments:
         first = int(lanes[0])
         starts = window.slice_starts(order.lanes, first, int(lanes[-1]) + 1)
         lows, highs = starts[lanes - first], starts[lanes - first + 1]
-        groups, begins = _documents(window, lows, highs, rows, known)
+        groups, begins = _documents(window, lows, highs, known)
         # Documents rise, and those of a lane are all there, so that they are neighbours.
         some = highs > lows
         firsts = np.where(some, begins.begin.searchsorted(lows, side="right") - 1, 0)
@@ -166,9 +165,7 @@ class _Documents(NamedTuple):
     number: IntArray
 
 
-def _documents(
-    window: Window, lows: IntArray, highs: IntArray, rows: IntArray, known: KnownLengths
-) -> tuple[IntArray, _Documents]:
+def _documents(window: Window, lows: IntArray, highs: IntArray, known: KnownLengths) -> tuple[IntArray, _Documents]:
     """The row groups of a window that hold its tokens ``[low, high)`` of any stretch, and their documents."""
     some = highs > lows
     borders = np.zeros(len(window.offsets), np.int64)
@@ -176,7 +173,9 @@ def _documents(
     np.add.at(borders, window.offsets.searchsorted(highs[some]), -1)
     needed = ((borders.cumsum()[:-1] > 0) & (np.diff(window.offsets) > 0)).nonzero()[0]
     groups = window.groups[needed]
-    lengths, counts = known.of(groups), rows[groups]
+    of_each = known.of(groups)
+    counts = np.array([len(each) for each in of_each], np.int64)
+    lengths = np.concatenate([np.empty(0, np.int64), *of_each])
     splits, sums = _before(counts), _before(lengths)
     begin = sums[:-1] + (window.offsets[needed] - sums[splits[:-1]]).repeat(counts)
     number = np.arange(len(lengths)) - splits[:-1].repeat(counts)
@@ -236,7 +235,7 @@ def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], kn
         columns: the columns ``[columns[0], columns[1])``.
         known: how long documents are.
     """
-    order, index = rows.config.order, rows.config.index
+    order = rows.config.order
     parts = []
     for window in _windows_of(rows, order):
         found = list(_in_window(rows, window, seq_len, columns))
@@ -244,7 +243,7 @@ def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], kn
             continue
         row, column, low, tokens = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         lanes, place = np.unique(rows.lanes[row], return_inverse=True)
-        fragments = Fragments.of(order, index.rows, window, lanes, known)
+        fragments = Fragments.of(order, window, lanes, known)
         parts.append(fragments.cut(place, low, tokens, rows.lanes[row], column))
     return Stretches.of(parts)
 
@@ -321,14 +320,14 @@ def occurrences(
     """
     order = config.order
     window = order.window_of(group, epoch)
-    its = known.of(np.array([group]))
+    (its,) = known.of(np.array([group]))
     begin = int(window.offsets[(window.groups == group).argmax()]) + int(its[:document].sum())
     end = begin + int(its[document])
     if begin == end:
         return
     starts = window.slice_starts(order.lanes, 0, order.lanes)
     lanes = np.arange(starts.searchsorted(begin, side="right") - 1, starts.searchsorted(end))
-    fragments = Fragments.of(order, config.index.rows, window, lanes, known)
+    fragments = Fragments.of(order, window, lanes, known)
     positions = _blocks_of(order, lengths, window).inverse()
     for place in np.flatnonzero((fragments.group == group) & (fragments.document == document)).tolist():
         at, start = int(fragments.at[place]), int(fragments.start[place])

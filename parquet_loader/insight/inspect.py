@@ -128,7 +128,7 @@ class LengthSample:
     """How long documents are, in tokens, as stored.
 
     Attributes:
-        mean: of all documents: it is exact.
+        mean: of all documents: it is exact, but of a stream.
         quantiles: of those that were read.
         longest: of those that were read.
         shares: by length, in powers of two.
@@ -190,6 +190,8 @@ class Inspection:
         root: where it lies.
         column: the token column.
         files, row_groups, documents, tokens: of it; tokens as stored, without any EOS that a loader appends.
+        is_stream: whether an id among the tokens ends documents. Then how many there are is estimated from the row
+            groups that were read, and without an ``eos_id`` each of these is one.
         empty: documents without a token.
         file_bytes: of all files.
         column_bytes: of the token column in them.
@@ -216,6 +218,7 @@ class Inspection:
     row_groups: int
     documents: int
     tokens: int
+    is_stream: bool
     empty: int
     file_bytes: int
     column_bytes: int
@@ -253,6 +256,7 @@ def inspect(
     retry_seconds: float = RETRY_SECONDS,
     format: str | None = None,
     raw_dtype: object = None,
+    eos_id: int | None = None,
 ) -> Inspection:
     """Look at a set: its footers, and some of its row groups.
 
@@ -270,6 +274,7 @@ def inspect(
             the ``problems``.
         retry_seconds: how long a request over the network is tried again once it has failed.
         format, raw_dtype: see `build_index`.
+        eos_id: ends the documents of a stream; else it is not looked at.
 
     Raises:
         ConfigError: no list of integers, or several: `candidates` tells which; or no tokenizer that the files name.
@@ -303,13 +308,13 @@ def inspect(
 
         tokenizer = open_tokenizer_of({"": (storage, found)})
     groups = _spread_groups(found, sample_row_groups, sample_bytes, seed)
-    looked, damaged = _looked_at(storage, found, groups)
+    looked, damaged = _looked_at(storage, found, groups, eos_id if found.is_stream else None)
     types = Counter(_type_of(found, int(layout)) for layout in found.file_layout)
     codecs = Counter(CODEC_NAMES[codec] for codec in found.codec.tolist())
     pages = [page for each in looked for page in each.pages]
-    tokens, documents = found.total_tokens, int(found.rows.sum())
+    tokens, documents = found.total_tokens, _documents(found, looked, eos_id)
     # A list's slots are its tokens, or one that is null where it has none.
-    empty = int((found.slots - found.tokens).sum())
+    empty = 0 if found.is_stream else int((found.slots - found.tokens).sum())
     return Inspection(
         root=storage.root,
         column=found.column,
@@ -317,6 +322,7 @@ def inspect(
         row_groups=len(found),
         documents=documents,
         tokens=tokens,
+        is_stream=found.is_stream,
         empty=empty if any(layout.max_definition_level for layout in found.layouts) else documents,
         file_bytes=sum(file.size for file in found.files),
         column_bytes=int(found.length.sum()),
@@ -428,13 +434,15 @@ def _spread_groups(index: DatasetIndex, most: int, most_bytes: int, seed: int) -
     ]
 
 
-def _looked_at(storage: Storage, index: DatasetIndex, groups: list[int]) -> tuple[list[_Looked], list[str]]:
+def _looked_at(
+    storage: Storage, index: DatasetIndex, groups: list[int], eos_id: int | None
+) -> tuple[list[_Looked], list[str]]:
     """What was found in row groups, and of which it could not be read."""
     looked: list[_Looked] = []
     damaged: list[str] = []
     for group in groups:
         try:
-            looked.append(_look(storage, index, group))
+            looked.append(_look(storage, index, group, eos_id))
         except DataError as error:
             damaged.append(str(error))
     if len(damaged) > _TOLD:
@@ -442,7 +450,7 @@ def _looked_at(storage: Storage, index: DatasetIndex, groups: list[int]) -> tupl
     return looked, damaged
 
 
-def _look(storage: Storage, index: DatasetIndex, group: int) -> _Looked:
+def _look(storage: Storage, index: DatasetIndex, group: int, eos_id: int | None) -> _Looked:
     chunk = index.chunk(group)
     raw, opened = index.open(storage, chunk)
     lengths: list[IntArray] = []
@@ -452,7 +460,7 @@ def _look(storage: Storage, index: DatasetIndex, group: int) -> _Looked:
     most: list[int] = []
     shown: TokenArray = np.empty(0, np.int64)
     document = 0
-    for tokens, offsets in whole_documents(opened.parts()):
+    for tokens, offsets in whole_documents(opened.parts(eos_id=eos_id)):
         own = np.diff(offsets)
         filled = own > 0
         firsts.append(tokens[offsets[:-1][filled]])
@@ -544,6 +552,16 @@ def _contradictions(index: DatasetIndex, looked: list[_Looked]) -> Iterator[str]
         )
 
 
+def _documents(index: DatasetIndex, looked: list[_Looked], eos_id: int | None) -> int:
+    """How many documents there are, or about, of a stream."""
+    if index.documents is not None:
+        return index.documents
+    read = sum(int(each.lengths.sum()) for each in looked)
+    if eos_id is None or not read:
+        return len(index)
+    return round(sum(len(each.lengths) for each in looked) * index.total_tokens / read)
+
+
 def _left_out(faults: list[Fault], index: DatasetIndex) -> Iterator[str]:
     """Files that are not in the index, and why; those of which the same is wrong together."""
     by_problem: dict[str, list[str]] = {}
@@ -581,7 +599,7 @@ def _lengths(index: DatasetIndex, looked: list[_Looked], seed: int) -> LengthSam
     documents = np.bincount(bits)
     tokens = np.bincount(bits, weights=lengths)
     return LengthSample(
-        mean=index.total_tokens / int(index.rows.sum()),
+        mean=float(lengths.mean()) if index.is_stream else index.total_tokens / int(index.rows.sum()),
         quantiles=tuple(
             Quantile(share=share, tokens=int(value), low=int(least), high=int(most))
             for share, value, least, most in zip(_QUANTILES, found, low, high, strict=True)

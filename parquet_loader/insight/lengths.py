@@ -26,7 +26,7 @@ _MOST_KNOWN = 1 << 22
 
 def document_lengths(
     config: EngineConfig, groups: IntArray, progress: Callable[[int, int], None] | None = None
-) -> IntArray:
+) -> list[IntArray]:
     """The tokens of every document of some row groups, EOS included where one is appended; empty documents too.
 
     Args:
@@ -36,14 +36,13 @@ def document_lengths(
         progress: called with how many of them have been read, and how many there are.
 
     Returns:
-        Shape ``(documents,)``, int64: one row group after another, ``config.index.rows[groups]`` of each.
+        Of each row group, shape ``(documents,)``, int64: as many as the index says, but of a stream, where it guesses.
 
     Raises:
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
-    splits = np.zeros(len(groups) + 1, np.int64)
-    config.index.rows[groups].cumsum(out=splits[1:])
-    found: IntArray = np.zeros(splits[-1], np.int64)
+    # Row groups without tokens are not read: their documents are empty.
+    found: list[IntArray] = [np.zeros(rows, np.int64) for rows in config.index.rows[groups].tolist()]
     plan = _plan_of(config, groups)
 
     def run(task: TaskPlan) -> int:
@@ -51,7 +50,7 @@ def document_lengths(
         raws, besides = read_chunks(config.storage, work, None)
         lengths = config.format.document_lengths(raws, work.chunks, config.eos_id, besides)
         for ordinal, each in zip(task.ordinals, lengths, strict=True):
-            found[splits[ordinal] : splits[ordinal + 1]] = each
+            found[ordinal] = each
         return len(task.ordinals)
 
     done, needed = 0, sum(len(task.ordinals) for task in plan.tasks)
@@ -64,9 +63,7 @@ def document_lengths(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if config.appends_eos:
-        found += 1
-    return found
+    return [each + 1 for each in found] if config.appends_eos else found
 
 
 def _plan_of(config: EngineConfig, groups: IntArray) -> WindowPlan:
@@ -91,17 +88,17 @@ class KnownLengths:
         self._known: dict[int, IntArray] = {}
         self._documents = 0
 
-    def of(self, groups: IntArray) -> IntArray:
+    def of(self, groups: IntArray) -> list[IntArray]:
         """See `document_lengths`; in any order."""
         wanted, known = groups.tolist(), self._known
         new = np.array(sorted(set(wanted).difference(known)), np.int64)
         if len(new):
             lengths = document_lengths(self._config, new, self._progress)
-            known.update(zip(new.tolist(), np.split(lengths, self._config.index.rows[new].cumsum()[:-1]), strict=True))
-            self._documents += len(lengths)
+            known.update(zip(new.tolist(), lengths, strict=True))
+            self._documents += sum(map(len, lengths))
         for number in wanted:
             known[number] = known.pop(number)  # what was asked for last is kept longest
-        found = np.concatenate([known[number] for number in wanted]) if wanted else np.empty(0, np.int64)
+        found = [known[number] for number in wanted]
         while self._documents > _MOST_KNOWN:
             self._documents -= len(known.pop(next(iter(known))))
         return found

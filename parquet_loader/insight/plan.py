@@ -90,7 +90,7 @@ class ShufflePlan:
         draws: about as many independent draws a batch is, of a set that is sorted: places of the set that its rows
             come from. Where documents are stored in random order it does not matter.
         shown_before: the share of the tokens whose document was in its lane's row just before, if all documents were
-            of mean length; long ones make it more.
+            of mean length; long ones make it more. None where that is not known, as of a stream.
     """
 
     window: int
@@ -99,7 +99,7 @@ class ShufflePlan:
     share: float
     rows_of_window: float
     draws: int
-    shown_before: float
+    shown_before: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class SourcePlan:
     max_epochs: int | None
     exhausted: Moment | None
     then: str | None
-    cuts: Cuts
+    cuts: Cuts | None
     shuffle: ShufflePlan
 
 
@@ -475,9 +475,11 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
 # ── the order ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts:
+def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts | None:
     order, index = config.order, config.index
-    documents = int(index.rows.sum())
+    documents = index.documents
+    if documents is None:
+        return None
     # A border lies at the begin of a document as often as documents begin among tokens.
     filled = np.minimum(index.rows, order.group_tokens)
     inside = 1 - float(filled.sum()) / order.total
@@ -502,12 +504,13 @@ def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
     window = min(order.window, groups)
     window_tokens = order.total * window // groups
     rows = window_tokens / order.lanes / options.seq_len
-    mean = order.total / max(1, int(config.index.rows.sum()))
-    rows_of_document = mean / options.seq_len
     draws = min(order.lanes, window)
-    before = min(1.0, rows_of_document / max(1.0, rows))
-    if not order.shuffle:  # what a row begins with goes on from the row before
-        before = 1 - 1 / rows_of_document / 2 if rows_of_document > 1 else rows_of_document / 2
+    before = None
+    if config.index.documents is not None:
+        rows_of_document = order.total / max(1, config.index.documents) / options.seq_len
+        before = min(1.0, rows_of_document / max(1.0, rows))
+        if not order.shuffle:  # what a row begins with goes on from the row before
+            before = 1 - 1 / rows_of_document / 2 if rows_of_document > 1 else rows_of_document / 2
     return ShufflePlan(
         window=order.window,
         row_groups=groups,

@@ -129,14 +129,17 @@ def tokens_of(config: EngineConfig, pieces: Sequence[Piece]) -> list[tuple[Token
     found: list[tuple[TokenArray, bool] | None] = [None] * len(pieces)
 
     def read(group: int) -> None:
-        chunk = index.chunk(group)
-        file = index.files[int(index.file[group])]
-        opened = config.format.open(config.storage.read(file, chunk.start, chunk.length), chunk)
+        _, opened = index.open(config.storage, index.chunk(group))
         parts = list(opened.parts(dtype=config.held_dtype, bound=config.bound, eos_id=config.eos_id))
         tokens = np.concatenate([part.tokens for part in parts])
         borders = np.concatenate([*(part.begin + part.starts for part in parts), [len(tokens)]])
         for at in wanted[group]:
             piece = pieces[at]
+            if piece.document >= len(borders) - 1:
+                raise ConfigError(
+                    f"there is no document {piece.document} in row group {piece.row_group} of {piece.file}: "
+                    f"{len(borders) - 1:,} documents in that row group"
+                )
             begin, end = borders[piece.document : piece.document + 2].tolist()
             first = begin + piece.start
             if not begin <= first <= first + piece.tokens <= end:
@@ -208,6 +211,11 @@ def _columns_there(
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[list[dict[str, Any]], set[str], dict[str, ConfigError]]:
     """See `columns_of`; beside it the columns that some file has, and of those that some file lacks the reason."""
+    if index.format == "raw":
+        raise ConfigError(
+            f"raw files hold ids alone, and no column {', '.join(map(repr, columns))}; nor do rows of other files "
+            "belong to their documents"
+        )
     wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of a file (the place, its row)
     for at, place in enumerate(places):
         number, row = _row_of(index, place)
@@ -260,7 +268,8 @@ def _group_of(index: DatasetIndex, place: Place) -> int:
     if number is None:
         raise ConfigError(f"the set has no file {path!r}: files are named relative to {index.root or 'its root'}")
     group = index.group_number(number, row_group)
-    if group is None or not 0 <= document < index.rows[group]:
+    # How many documents a stream has is known when it is read.
+    if group is None or document < 0 or not (index.is_stream or document < index.rows[group]):
         what = "no such row group, or an empty one"
         if group is not None:
             what = f"{int(index.rows[group]):,} documents in that row group"

@@ -89,6 +89,10 @@ class Questions:
     dtype: str = "int64"
     hash: str = field(default=HASH)
 
+    def eos_of(self, chunks: Sequence[ColumnChunk]) -> int | None:
+        """What ends the documents of row groups, where they are of a stream; None where they are as they are stored."""
+        return self.eos_id if chunks[0].layout.is_stream else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScannedGroup:
@@ -208,13 +212,13 @@ def scan_group(opened: OpenChunk, chunk: ColumnChunk, questions: Questions) -> S
     Raises:
         DataError: it does not decode to what the index says.
     """
-    dtype = np.dtype(questions.dtype)
+    dtype, eos_id = np.dtype(questions.dtype), questions.eos_of([chunk])
     if dtype.itemsize <= chunk.layout.dtype.itemsize:
         try:
-            return _scan(opened.parts(dtype=dtype, bound=int(np.iinfo(dtype).max) + 1), questions)
+            return _scan(opened.parts(dtype=dtype, bound=int(np.iinfo(dtype).max) + 1, eos_id=eos_id), questions)
         except DataError:  # damage, or ids that do not fit, which are looked at as they are
             pass
-    return _scan(opened.parts(), questions)
+    return _scan(opened.parts(eos_id=eos_id), questions)
 
 
 def _scan(parts: Iterable[TokenPart], questions: Questions) -> ScannedGroup:
@@ -234,7 +238,10 @@ def _scan(parts: Iterable[TokenPart], questions: Questions) -> ScannedGroup:
 def scan_together(part: TokenPart, chunks: Sequence[ColumnChunk], questions: Questions) -> list[ScannedGroup]:
     """Look at all documents of row groups that were decoded together; see `Format.decode_together`."""
     offsets = np.append(part.starts, len(part.tokens))
-    return _scan_block(part.tokens, offsets, np.cumsum([0, *(chunk.rows for chunk in chunks)]), questions)
+    borders = np.cumsum([0, *(chunk.rows for chunk in chunks)])
+    if chunks[0].layout.is_stream:
+        borders = offsets.searchsorted(np.cumsum([0, *(chunk.tokens for chunk in chunks)]))
+    return _scan_block(part.tokens, offsets, borders, questions)
 
 
 def _nothing(groups: int) -> IntArray:

@@ -272,10 +272,10 @@ class Tracer:
             raise ConfigError(f"the mixture has no source {source!r}; it has {', '.join(map(repr, run.names))}")
         config = run.config_of(source or ONLY)
         group = _group_of(config.index, file, row_group)
-        count = int(config.index.rows[group])
+        known = self._lengths(source or ONLY, config)
+        count = len(known.of(np.array([group]))[0]) if config.index.is_stream else int(config.index.rows[group])
         if not 0 <= document < count:
             raise ConfigError(f"row group {row_group} of {file} has the documents 0 to {count - 1:,}, not {document}")
-        known = self._lengths(source or ONLY, config)
         for name, asked in (("steps", steps), ("epochs", epochs)):
             if asked is not None and not (asked.step == 1 and 0 <= asked.start <= asked.stop):
                 raise ConfigError(f"{name} must be a range without gaps, from 0 or later on, not {asked}")
@@ -299,7 +299,7 @@ class Tracer:
             file=file,
             row_group=row_group,
             document=document,
-            tokens=int(known.of(np.array([group]))[document]),
+            tokens=int(known.of(np.array([group]))[0][document]),
             steps=(first, last),
             epochs=(epochs.start, epochs.stop),
             places=tuple(sorted(found, key=lambda place: (place.step, place.row, place.column))),

@@ -115,7 +115,7 @@ def _together(
         return None
     dtype = np.dtype(unit.questions.dtype)
     bound = int(np.iinfo(dtype).max) + 1
-    part = unit.format.decode_together(sound, chunks, dtype=dtype, bound=bound, eos_id=None)
+    part = unit.format.decode_together(sound, chunks, dtype=dtype, bound=bound, eos_id=unit.questions.eos_of(chunks))
     if part is None:
         return None
     scanned = scan_together(part, chunks, unit.questions)

@@ -30,11 +30,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..batch import Batch
+from ..blocks import AnyArray
 from ..checkpoint import plain
-from ..documents import mask_first_labels, mask_padding
+from ..documents import IGNORE_INDEX, mask_first_labels, mask_padding
 from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
-from ..options import LoaderOptions, boolean, signature_with
+from ..options import LoaderOptions, aligned_columns, boolean, check_type, signature_with
 from ..sets import Component
 from ..storage.opening import Source
 from ..storage.secrets import redact
@@ -61,7 +62,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
     ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
                      compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
-                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with
+                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with. With
+                     ``labels="name"`` they are the values of that column, shifted alike; with ``loss_mask="name"`` the
+                     tokens, and -100 where that column is 0
     ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
     ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
                      row begins, and rising by one
@@ -73,6 +76,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``state``        with ``with_state=True``: the position after this batch, for `load_state_dict`
     ``weight``       with ``uneven=True``: a float, see `Batch.weight`
     ``sources``      with ``with_sources=True``: int64, shape ``(rows,)``: of each row its place in `sources`, the names
+    each name of     shape ``(rows, seq_len + overlap)``, of the type that it is stored in, or a signed one that holds
+    ``aligned``      it: ``[:, :seq_len]`` goes with ``input_ids``, ``[:, overlap:]`` with ``labels``. Without the
+                     columns that ``labels`` or ``loss_mask`` name
     ================ ================================================================================================
 
     Boundaries come from the documents in the files and not from EOS ids; see `parquet_loader.documents`.
@@ -102,7 +108,10 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         rank, world_size: both or neither. Where they are not given they are those of the default process group of
             torch.distributed, or 0 and 1 if there is none, when the first iteration begins or `checkpoint` is first
             called; make the process group before that. A pickled copy has those of the process that pickled it.
-        labels: False leaves ``labels`` out.
+        labels: False leaves ``labels`` out. The name of a column makes them of it, and adds it to ``aligned``; what is
+            -100 there stays so.
+        loss_mask: the name of a column that says of which tokens a loss is taken: labels of the others are -100. Adds
+            it to ``aligned``.
         tokens: True gives rows as they are, and neither ``input_ids`` nor ``labels``.
         dtype: of all tensors but ``cu_seqlens``: ``"int64"``, which losses want, or ``"int32"``, which is half as much
             to transfer.
@@ -124,7 +133,8 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         *,
         rank: int | None = None,
         world_size: int | None = None,
-        labels: bool = True,
+        labels: bool | str = True,
+        loss_mask: str | None = None,
         tokens: bool = False,
         dtype: str | torch.dtype = "int64",
         boundaries: Collection[str] = (),
@@ -139,6 +149,10 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         if rank is not None and world_size is not None:
             options |= {"rank": rank, "world_size": world_size}
         self._source = _in_this_folder(source)
+        self._labels, self._loss_mask, self._tokens = _label_columns(labels, loss_mask, tokens)
+        own = {name: None for name in (self._labels, self._loss_mask) if isinstance(name, str)}
+        if own:
+            options["aligned"] = own | aligned_columns(options.get("aligned", ()))
         self._options = LoaderOptions(**options)
         if rank is not None:
             self._place = self._options.rank, self._options.world_size
@@ -146,8 +160,6 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             name: _in_this_folder(path) for name in ("index", "cache_dir") if (path := options.get(name)) is not None
         }
         self._options = replace(self._options, **paths)
-        self._labels = boolean("labels", labels)
-        self._tokens = boolean("tokens", tokens)
         self._dtype = _tensor_dtype(dtype)
         self._boundaries = _checked_boundaries(boundaries)
         self._mask_first_labels = boolean("mask_first_labels", mask_first_labels)
@@ -157,6 +169,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self._with_sources = boolean("with_sources", with_sources)
         if with_sources and not self.sources:
             raise ConfigError("with_sources=True is for a mixture: give a dict of sources, {'name': path, ...}")
+        self._check_names(own)
         self._state: dict[str, Any] | None = None  # where a loader that is yet to be made begins
         self._loader: ParquetLoader | None = None
         self._loader_place: tuple[int, int] | None = None
@@ -196,6 +209,30 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         if worker is not None:
             self._lease.give_back(worker.id, self._open().state_dict()["position"])
 
+    def _check_names(self, own: Collection[str]) -> None:
+        """Refuse aligned columns by whose names something else comes."""
+        made = {"tokens"} if self._tokens else {"input_ids"}
+        made |= {"labels"} if self._labels and not self._tokens else set()
+        made |= self._boundaries | ({"max_seqlen"} if "cu_seqlens" in self._boundaries else set())
+        made |= {"state"} if self._with_state else set()
+        made |= {"sources"} if self._with_sources else set()
+        made |= {"weight"} if self._options.uneven else set()
+        names = set(self._options.aligned)
+        if isinstance(self._source, Mapping):
+            parts = [part for part in self._source.values() if isinstance(part, Component)]
+            names |= {name for part in parts for name in (*(part.aligned or ()), *(part.fill or ()))}
+        clash = sorted((names - set(own)) & made)
+        if clash == ["labels"]:
+            raise ConfigError(
+                "the aligned column 'labels' would come under the name of the labels that are made of the tokens: give "
+                "labels='labels' to have it as labels, or labels=False to have it as it is"
+            )
+        if clash:
+            raise ConfigError(
+                f"the aligned column {clash[0]!r} would come under a name that something else has; leave it out, or "
+                "write it by another name"
+            )
+
     def _item(self, batch: Batch, state: dict[str, Any]) -> dict[str, Any]:
         rows, overlap, seq_len = batch.tokens, self._options.overlap, self._options.seq_len
         item = _Item()
@@ -205,7 +242,12 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             item["input_ids"] = self._tensor(rows[:, :seq_len])
         if self._labels and not self._tokens:
             # Never the inputs themselves: people write -100 into labels, and so do we.
-            labels = np.array(rows[:, overlap:], self._dtype, order="C")
+            if isinstance(self._labels, str):
+                labels = _labels_of(batch.aligned[self._labels][:, overlap:], self._dtype, self._labels)
+            else:
+                labels = np.array(rows[:, overlap:], self._dtype, order="C")
+            if self._loss_mask is not None:
+                np.putmask(labels, batch.aligned[self._loss_mask][:, overlap:] == 0, IGNORE_INDEX)
             if self._mask_first_labels:
                 mask_first_labels(labels, *batch.document_starts(), shift=overlap)
             if batch.lengths is not None:
@@ -220,6 +262,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
             if "cu_seqlens" in self._boundaries:
                 item["cu_seqlens"] = torch.from_numpy(documents.cu_seqlens)
                 item["max_seqlen"] = documents.max_seqlen
+        for name, values in batch.aligned.items():
+            if name not in (self._labels, self._loss_mask):
+                item[name] = torch.from_numpy(_signed(values, name))
         if self._with_state:
             item["state"] = state
         if self._with_sources:
@@ -547,6 +592,44 @@ def _check_in_order() -> None:
             f"in_order=False with {loader.num_workers} DataLoader workers: their batches would not come in turn, and a "
             "run that resumes from a batch's state would lose rows; leave in_order=False out"
         )
+
+
+def _label_columns(labels: bool | str, loss_mask: str | None, tokens: bool) -> tuple[bool | str, str | None, bool]:
+    """What labels are made of, checked: the column of labels, or whether there are any; the mask's; and ``tokens``."""
+    check_type("loss_mask", loss_mask, str, type(None))
+    checked = labels if isinstance(labels, str) else boolean("labels", labels)
+    tokens = boolean("tokens", tokens)
+    for name, column in (("labels", labels), ("loss_mask", loss_mask)):
+        if isinstance(column, str) and tokens:
+            raise ConfigError(
+                f"{name}={column!r} makes labels, which tokens=True leaves out: give aligned={[column]!r}"
+            )
+    if loss_mask is not None and not labels:
+        raise ConfigError(f"loss_mask={loss_mask!r} needs labels, which labels=False leaves out")
+    return checked, loss_mask, tokens
+
+
+def _labels_of(values: AnyArray, dtype: np.dtype[np.integer], column: str) -> AnyArray:
+    """Labels from a column, which are ours."""
+    if values.dtype.kind not in "iu":
+        raise ConfigError(f"labels={column!r} is a column of {values.dtype}; labels are integers")
+    if not np.can_cast(values.dtype, dtype) and values.size:
+        low, high = int(values.min()), int(values.max())
+        bounds = np.iinfo(dtype)
+        if low < bounds.min or high > bounds.max:
+            raise ConfigError(f"labels={column!r} holds {high if high > bounds.max else low}, which {dtype} does not")
+    return np.array(values, dtype, order="C")
+
+
+def _signed(values: AnyArray, column: str) -> AnyArray:
+    """The values in a type that PyTorch computes with."""
+    if values.dtype.kind != "u" or values.dtype.itemsize == 1:
+        return values
+    if values.dtype.itemsize < 8:
+        return values.astype(f"int{16 * values.dtype.itemsize}")
+    if values.size and int(values.max()) > np.iinfo(np.int64).max:
+        raise ConfigError(f"the aligned column {column!r} holds {int(values.max())}, which no tensor of integers does")
+    return values.view(np.int64)
 
 
 def _tensor_dtype(dtype: str | torch.dtype) -> np.dtype[np.integer]:

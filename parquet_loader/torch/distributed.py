@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch.distributed
@@ -28,6 +28,7 @@ def shared_index(
     group: torch.distributed.ProcessGroup | None = None,
     format: str | None = None,
     raw_dtype: object = None,
+    aligned: Collection[str] = (),
 ) -> DatasetIndex:
     """The index of a dataset, built by the first rank of a process group and sent to the others.
 
@@ -36,7 +37,7 @@ def shared_index(
     then wait for the others for ever. Of a mixture call it for each source, for the ``index`` of its `Component`.
 
     Args:
-        source, column, storage_options, cache_dir, retry_seconds, format, raw_dtype: as for `build_index`.
+        source, column, storage_options, cache_dir, retry_seconds, format, raw_dtype, aligned: as for `build_index`.
         group: the process group; None for the default one.
 
     Raises:
@@ -52,6 +53,7 @@ def shared_index(
             retry_seconds=retry_seconds,
             format=format,
             raw_dtype=raw_dtype,
+            aligned=aligned,
         )
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

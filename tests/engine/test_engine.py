@@ -96,7 +96,7 @@ def needed_bytes(plan: WindowPlan) -> int:
     decoded: set[int] = set()
     for task in plan.tasks:
         texts = sum(
-            text
+            sum(text)
             for band, text in plan.texts.items()
             if any(ordinal in decoded for ordinal in band.groups)
             and not all(ordinal in decoded for ordinal in band.groups if ordinal in plan.costs)
@@ -153,7 +153,7 @@ def test_each_task_list_has_every_row_group_with_tokens_of_the_lanes_once(data: 
         ordinal for ordinal in range(len(offsets) - 1) if max(begin, offsets[ordinal]) < min(end, offsets[ordinal + 1])
     ]
     assert ordinals == touched
-    assert sorted(ordinal for task in plan.tasks for read in task.reads for ordinal in read.ordinals) == touched
+    assert sorted(ordinal for task in plan.tasks for read in task.reads for _, ordinal in read.chunks) == touched
 
 
 @pytest.mark.parametrize("group_tokens", [1_500_000, 10_000_000])

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.loaders import JSONFileLoader
 from fsspec.implementations.local import LocalFileSystem
+from raw_sets import random_files, write_megatron, write_shards
 from s3_server import S3Server, environment_for, options_for, s3_server
 from subprocesses import finish, start
 from unique_sets import unique_groups, write_set
@@ -492,3 +493,23 @@ def test_a_sign_of_a_glob_in_an_output_is_part_of_its_name(
     left = {each.split("/out/")[-1] for each in fs.find(path)}
     assert left == {"part-00000.parquet", "_manifest.json"}
     assert build_index(f"{folder}/{name}/out", storage_options=options, cache_dir=tmp_path / "cache").total_tokens == 3
+
+
+@pytest.mark.parametrize("kind", ["shards", "megatron"])
+def test_raw_files_and_what_lies_beside_them_are_read_as_from_a_disk(
+    server: S3Server, tmp_path: Path, kind: str
+) -> None:
+    files = random_files(np.random.default_rng(8))
+    if kind == "shards":
+        write_shards(tmp_path / kind, files, eos_id=0)
+    else:
+        (tmp_path / kind).mkdir()
+        for number, documents in enumerate(files):
+            write_megatron(tmp_path / kind / f"{number}", [[each[:1], each[1:]] for each in documents])
+    options: dict[str, Any] = {"seq_len": 8, "lanes": 4, "seed": 5, "eos_id": 0}
+    with (
+        ParquetLoader(tmp_path / kind, **options) as here,
+        ParquetLoader(server.upload(tmp_path / kind, kind), storage_options=server.storage_options, **options) as there,
+    ):
+        for one, other in zip(here, there, strict=True):
+            assert np.array_equal(one.tokens, other.tokens)

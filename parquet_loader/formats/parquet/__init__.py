@@ -35,7 +35,7 @@ class _Reader:
     def read(
         self, file: FileInfo, column: str | None, counting: Counting | None, aligned: Sequence[str] = ()
     ) -> FileEntry:
-        return read_entry(self._storage, file, column, counting)
+        return read_entry(self._storage, file, column, counting, aligned)
 
 
 def _nothing_beside(chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:

@@ -30,20 +30,22 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, from_arrow, narrowed
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, from_arrow, narrowed
 from ...errors import DataError
 from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
+from ..parts import null_element, out_of_range, part_of
 from . import pages as pages_
 from . import rehost, thrift
 from .gather import ChunkValues, gathered_tokens, hosted_tokens
-from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, null_element, unusual_levels
+from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, unusual_levels
 from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
 from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
 
@@ -69,6 +71,7 @@ TOGETHER_SLOTS = 1 << 19
 FRAMED_SLOTS = 1 << 15
 _CONVERTED_LIST = 3
 _OBJECTS_BYTES = 1 << 10  # the Python and Arrow objects around the buffers of a block
+_ELEMENTS = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_(), "FIXED_LEN_BYTE_ARRAY": pa.binary(2)}
 
 
 # ── what it holds ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,21 +208,22 @@ class OpenChunk:
     def parts(
         self,
         *,
-        dtype: np.dtype[np.integer] | None = None,
+        dtype: np.dtype[Any] | None = None,
         bound: int | None = None,
-        eos_id: int | None = None,
+        eos_id: int | float | None = None,
         first: int = 0,
         last: int | None = None,
+        low: int = 0,
     ) -> Iterator[TokenPart]:
         """See `formats.base.OpenChunk.parts`."""
         chunk = self.chunk
-        assert (dtype is None) == (bound is None)
-        wanted = Wanted(dtype=dtype or chunk.layout.dtype, bound=bound)
+        assert bound is None or dtype is not None
+        wanted = _wanted(chunk.layout, dtype, bound, low)
         each = eos_id is not None
         begin = tokens = slots = 0
         before = NO_DOCUMENT
         if self.fallback or not chunk.layout.max_definition_level:
-            yield _part(0, self._whole(wanted), eos_id, goes_on=False, complete=True)
+            yield part_of(0, _as_values(self._whole(wanted), chunk, dtype), eos_id, goes_on=False, complete=True)
             return
         for number, pages in enumerate(self._parts):
             end = slots + sum(page.slots for page in pages)
@@ -233,7 +237,9 @@ class OpenChunk:
             if complete:
                 self._check_counts(after.row + 1, tokens)
             if asked:
-                yield _part(begin, block, eos_id, goes_on=before.row >= 0, complete=complete)
+                values = _as_values(block, chunk, dtype)
+                yield part_of(begin, values, eos_id, goes_on=before.row >= 0, complete=complete)
+                del values
             begin += count + each * (after.row - before.row - (before.row < 0) + complete)
             del block  # not to be held while the next one is decoded
             before, slots = after, end
@@ -284,10 +290,9 @@ class OpenChunk:
             return self._decode_as(pages, slot, before, tokens, wanted)
         except OutOfRange:
             assert wanted is not None
-            assert wanted.bound is not None
             stored = Wanted(dtype=self.chunk.layout.dtype, bound=None)
             block, after = self._decode_as(pages, slot, before, tokens, stored)
-            return cast_tokens(block, wanted.dtype, wanted.bound, self.chunk, max(before.row, 0)), after
+            return cast_tokens(block, wanted, self.chunk, max(before.row, 0)), after
 
     def _decode_as(
         self, pages: list[Page], slot: int, before: LastDocument, tokens: int, wanted: Wanted | None
@@ -329,9 +334,7 @@ class OpenChunk:
         """The chunk, where pages are not looked at."""
         chunk = self.chunk
         if self.fallback:
-            block = decode_with_pyarrow(self._raw, chunk)
-            if wanted.bound is not None:
-                block = cast_tokens(block, wanted.dtype, wanted.bound, chunk)
+            block = cast_tokens(decode_with_pyarrow(self._raw, chunk), wanted, chunk)
         else:
             block = TokenBlock(np.empty(0, wanted.dtype), np.zeros(chunk.rows + 1, np.int64))
         self._check_counts(len(block.offsets) - 1, len(block.tokens))
@@ -362,13 +365,22 @@ def _in_parts(pages: list[Page]) -> list[list[Page]]:
     return parts
 
 
-def _part(begin: int, block: TokenBlock, eos_id: int | None, *, goes_on: bool, complete: bool) -> TokenPart:
-    """The part of a block whose first document goes on from before, or whose last one is not complete, perhaps. The EOS
-    of a document that goes on is in the part with the next document's beginning.
-    """
-    if eos_id is not None:
-        block = append_eos(block, eos_id, complete=complete)
-    return TokenPart(begin, block.tokens, block.offsets[int(goes_on) : -1])
+def _wanted(layout: ColumnLayout, dtype: np.dtype[Any] | None, bound: int | None, low: int) -> Wanted:
+    """What stored values are wanted as, before they are what they stand for; see `_as_values`."""
+    stored = layout.dtype
+    if dtype is None or layout.value_dtype.kind not in "iu":
+        return Wanted(dtype=stored, bound=None)
+    if bound is not None and low <= np.iinfo(stored).min and np.iinfo(stored).max < bound:
+        bound = None
+    return Wanted(dtype=dtype, bound=bound, low=low)
+
+
+def _as_values(block: TokenBlock, chunk: ColumnChunk, dtype: np.dtype[Any] | None) -> TokenBlock:
+    """A block whose tokens are floating-point numbers or booleans where they stand for such."""
+    values = chunk.layout.value_dtype
+    if values.kind in "iu" or not chunk.layout.max_definition_level:
+        return block
+    return TokenBlock(narrowed(block.tokens.view(values), dtype or values), block.offsets)
 
 
 def decode_chunk(
@@ -405,14 +417,21 @@ def decode_together(
     raws: Sequence[bytes | memoryview],
     chunks: Sequence[ColumnChunk],
     *,
-    dtype: np.dtype[np.integer],
-    bound: int,
-    eos_id: int | None,
+    dtype: np.dtype[Any],
+    bound: int | None,
+    eos_id: int | float | None,
     besides: Sequence[Sequence[bytes | memoryview]] = (),
+    low: int = 0,
 ) -> TokenPart | None:
     """See `Format.decode_together`."""
-    block = _together(raws, chunks, Wanted(dtype=dtype, bound=bound))
-    return None if block is None else _part(0, block, eos_id, goes_on=False, complete=True)
+    layouts = {chunk.layout for chunk in chunks}
+    if len(layouts) > 1 and any(layout.value_dtype.kind not in "iu" for layout in layouts):
+        return None
+    wanted = [_wanted(layout, dtype, bound, low) for layout in layouts]
+    block = _together(raws, chunks, max(wanted, key=lambda each: each.bound is not None))
+    if block is None:
+        return None
+    return part_of(0, _as_values(block, chunks[0], dtype), eos_id, goes_on=False, complete=True)
 
 
 def document_lengths(
@@ -505,9 +524,7 @@ def _decode_planned(planned: Sequence[_Planned], wanted: Wanted | None) -> Token
         for page in each.pages if each.dictionary is None else (each.dictionary, *each.pages):
             stored_body(each.raw, page, each.chunk)  # pyarrow takes some damaged checksums for none
     block = _decode_framed([each.raw for each in planned], chunks)
-    if wanted is None or wanted.bound is None:
-        return block
-    return cast_tokens(block, wanted.dtype, wanted.bound, chunks[0])
+    return block if wanted is None else cast_tokens(block, wanted, chunks[0])
 
 
 def _decode_pages(planned: Sequence[_Planned], wanted: Wanted | None) -> TokenBlock:
@@ -641,7 +658,7 @@ def _schema(layout: ColumnLayout) -> tuple[bytes, tuple[bytes, ...], bytes]:
             b"element", layout.physical_type, rehost.OPTIONAL if layout.nullable_element else rehost.REQUIRED
         ),
     ]
-    element = pa.field("element", getattr(pa, layout.physical_type.lower())(), layout.nullable_element)
+    element = pa.field("element", _ELEMENTS[layout.physical_type], layout.nullable_element)
     field = pa.field("tokens", pa.large_list(element), bool(optional_ancestors))
     for _ in range(wrappers):
         field = pa.field("s", pa.struct([field]))
@@ -649,13 +666,10 @@ def _schema(layout: ColumnLayout) -> tuple[bytes, tuple[bytes, ...], bytes]:
     return thrift.struct_list(*elements), (b"s",) * wrappers + (b"tokens", b"list", b"element"), arrow_schema
 
 
-def cast_tokens(
-    block: TokenBlock, dtype: np.dtype[np.integer], bound: int, chunk: ColumnChunk, first_row: int = 0
-) -> TokenBlock:
-    """The block with its tokens in ``dtype``, every id checked to be in ``[0, bound)``.
+def cast_tokens(block: TokenBlock, wanted: Wanted, chunk: ColumnChunk, first_row: int = 0) -> TokenBlock:
+    """The block with its tokens as they are wanted, every one checked.
 
     Args:
-        bound: the vocabulary's size where it is known, at most one past the largest value of ``dtype``.
         first_row: the number of the block's first document in the row group.
 
     Raises:
@@ -663,16 +677,20 @@ def cast_tokens(
     """
     tokens = block.tokens
     try:
-        Wanted(dtype=dtype, bound=bound).check(tokens)
+        wanted.check(tokens)
     except OutOfRange:
-        raise _out_of_range(block, bound, chunk, first_row) from None
-    return TokenBlock(narrowed(tokens, dtype), block.offsets)
+        raise _out_of_range(block, wanted, chunk, first_row) from None
+    return TokenBlock(narrowed(tokens, wanted.dtype), block.offsets)
 
 
-def _out_of_range(block: TokenBlock, bound: int, chunk: ColumnChunk, first_row: int) -> DataError:
-    at = int(np.flatnonzero(block.tokens.view(f"u{block.tokens.itemsize}") >= bound)[0])
+def _out_of_range(block: TokenBlock, wanted: Wanted, chunk: ColumnChunk, first_row: int) -> DataError:
+    tokens, low, bound = block.tokens, wanted.low, wanted.bound
+    assert bound is not None
+    at = int(np.flatnonzero((tokens < low) | (tokens >= bound))[0])
     row = first_row + int(np.searchsorted(block.offsets, at, side="right")) - 1
-    return chunk.error(
-        f"row {row} has token id {int(block.tokens[at])}, outside [0, {bound}); "
-        "check vocab_size, dtype, the tokenizer, and whether the file's statistics are true"
-    )
+    if low or chunk.layout.values:
+        return chunk.error(
+            f"row {row} has the value {int(tokens[at])}, outside [{low}, {bound}), which its type and the file's "
+            "statistics promise; the file is damaged, or was written wrongly"
+        )
+    return out_of_range(chunk, row, int(block.tokens[at]), bound)

@@ -7,14 +7,15 @@ import functools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...advice import conversion, conversion_of
+from ...advice import conversion_of
 from ...blocks import IntArray
 from ...errors import DataError
 from ...storage.base import FileInfo, Storage
@@ -30,6 +31,7 @@ from ..base import (
     Leaf,
     impossible_numbers,
 )
+from ..parts import what_it_is
 from .counting import Counted, count_tokens, counting_cost
 from .footer import EncryptedColumnError, Footer, Numbers, read_footer
 from .pages import NotSupported
@@ -60,9 +62,19 @@ _WRONG_NULL_COUNTS = re.compile(
 _EMPTY_LAYOUT = functools.partial(
     ColumnLayout, physical_type="INT32", signed=True, max_definition_level=0, nullable_element=False
 )
+# Of aligned columns: what is decoded as integers of the same size, and what others than integers stand for.
+_DECODED_AS = {"FLOAT": "INT32", "DOUBLE": "INT64"}
+_VALUE_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_VALUES = {"FLOAT": "float32", "DOUBLE": "float64", "BOOLEAN": "bool", "FIXED_LEN_BYTE_ARRAY": "float16"}
 
 
-def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: Counting | None) -> FileEntry:
+def read_entry(
+    storage: Storage,
+    file: FileInfo,
+    column: str | None,
+    counting: Counting | None,
+    aligned: Sequence[str] = (),
+) -> FileEntry:
     """See `Format.read_entry`; one read of the file's tail, or two where its footer is long."""
     length, tail = _read_tail(storage, file)
     long = length > len(tail)
@@ -70,7 +82,11 @@ def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: C
         if long:
             tail = storage.read(file, file.size - length, length)
         entry = _entry_of_footer(
-            memoryview(tail)[len(tail) - length : -8], file, column, counting is not None and counting.anew
+            memoryview(tail)[len(tail) - length : -8],
+            file,
+            column,
+            counting is not None and counting.anew,
+            aligned,
         )
     del tail
     if counting is not None:
@@ -97,7 +113,9 @@ def _read_tail(storage: Storage, file: FileInfo) -> tuple[int, bytes]:
     return length + 8, tail
 
 
-def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew: bool) -> FileEntry:
+def _entry_of_footer(
+    data: memoryview, file: FileInfo, column: str | None, anew: bool, aligned: Sequence[str]
+) -> FileEntry:
     try:
         footer = read_footer(data)
     except ThriftError as error:
@@ -118,11 +136,11 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew:
             f"its schema shows {len(leaves)} columns where the file has {len(footer.types)}; its kind is unknown",
             path=file.path,
         )
-    named = [leaf for leaf in leaves if column is None or leaf.name == column]
+    named = [leaf for leaf in leaves if column is None or leaf.name == column or leaf.name in aligned]
     names = Counter(leaf.name for leaf in leaves)
     columns = {}
     for leaf in named:
-        if not leaf.is_tokens:
+        if not (leaf.is_values if leaf.name in aligned else leaf.is_tokens):
             continue
         if names[leaf.name] > 1:
             raise DataError(
@@ -134,15 +152,32 @@ def _entry_of_footer(data: memoryview, file: FileInfo, column: str | None, anew:
         if anew or _WRONG_NULL_COUNTS.match(footer.created_by):
             array[ENTRY_ARRAYS.index("tokens")] = -1
         _check_numbers(file, leaf, array)
-        columns[leaf.name] = (layouts[leaf.number], array)
-    has_tokens = bool(columns)
+        layout = layouts[leaf.number]
+        if leaf.name in aligned:
+            layout = _with_values(layout, leaf)
+            if not leaf.is_tokens:
+                array[ENTRY_ARRAYS.index("max_id")], array[ENTRY_ARRAYS.index("min_id")] = -1, 0
+        columns[leaf.name] = (layout, array)
+    has_tokens = bool(columns.keys() - set(aligned))
     for leaf in named:
         if leaf.name not in columns and names[leaf.name] == 1:
-            looked_at = pa.types.is_null(leaf.type) or column is not None or not has_tokens or not footer.rows.any()
+            looked_at = (
+                pa.types.is_null(leaf.type)
+                or column is not None
+                or leaf.name in aligned
+                or not has_tokens
+                or not footer.rows.any()
+            )
             empty = _empty_documents(footer, leaf, file) if looked_at else None
             if empty is not None:
                 columns[leaf.name] = (_EMPTY_LAYOUT(column=leaf.name), empty)
-    return FileEntry(columns, () if has_tokens else leaves)
+    return FileEntry(columns, () if has_tokens and columns.keys() >= set(aligned) else leaves)
+
+
+def _with_values(layout: ColumnLayout, leaf: Leaf) -> ColumnLayout:
+    """The layout of a column whose values count as what they are, and not as ids."""
+    values = _VALUE_NAMES.get(str(leaf.type), str(leaf.type))
+    return layout if values == layout.dtype.name else replace(layout, values=values)
 
 
 def _empty_documents(footer: Footer, leaf: Leaf, file: FileInfo) -> IntArray | None:
@@ -167,31 +202,25 @@ def _empty_documents(footer: Footer, leaf: Leaf, file: FileInfo) -> IntArray | N
 def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
     head = storage.read(file, 0, min(file.size, 64))
     where = f"{storage.root}/{file.path}"
-    start = head.lstrip().lower()
     if head[:4] == b"PAR1":
         cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
     elif head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
-        cause = f"it is an Arrow IPC (Feather) file: if it holds tokens, {conversion(where, '--format', 'arrow')}"
-    elif start.startswith((b"<!doctype", b"<html", b"<?xml")):
-        cause = "it is a web page, an error message perhaps: download the file again"
-    elif start.startswith(b"version https://git-lfs"):
-        cause = "it is a Git LFS pointer: fetch the real file with git lfs pull"
+        cause = "it is an Arrow IPC (Feather) file: if all files are, give format='arrow' (--format arrow)"
     else:
-        advice = conversion_of([file.path], where)
-        cause = advice or f"it starts with {head[:8]!r}"
+        cause = what_it_is(head) or conversion_of([file.path], where) or f"it starts with {head[:8]!r}"
     return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)
 
 
 @functools.lru_cache(maxsize=8)  # the files of a set mostly have the same
 def _schema_of(framed: bytes) -> tuple[tuple[Leaf, ...], dict[int, ColumnLayout]]:
-    """The leaf columns of a file's schema, and the layouts of those that are lists of integers, by their numbers."""
+    """The leaf columns of a file's schema, and the layouts of those that are lists of numbers, by their numbers."""
     # The limits only guard against allocating more than the bytes can describe, which is what the length says.
     schema = pq.ParquetFile(
         pa.BufferReader(framed), thrift_string_size_limit=len(framed), thrift_container_size_limit=len(framed)
     ).schema
     leaves = tuple(_leaves(schema.to_arrow_schema()))
-    tokens = [leaf for leaf in leaves if leaf.is_tokens and leaf.number < len(schema)]
-    return leaves, {leaf.number: _layout(schema, leaf) for leaf in tokens}
+    lists = [leaf for leaf in leaves if leaf.is_values and leaf.number < len(schema)]
+    return leaves, {leaf.number: _layout(schema, leaf) for leaf in lists}
 
 
 def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
@@ -215,7 +244,8 @@ def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
         else:
             integer = pa.types.is_integer(kind)
             signed = not integer or pa.types.is_signed_integer(kind)
-            yield Leaf(number, name, kind, integer and lists == 1, nullable, signed)
+            is_values = lists == 1 and (integer or pa.types.is_boolean(kind) or pa.types.is_floating(kind))
+            yield Leaf(number, name, kind, integer and lists == 1, nullable, signed, is_values)
             number += 1
 
     for field in schema:
@@ -238,7 +268,8 @@ def _layout(schema: pq.ParquetSchema, leaf: Leaf) -> ColumnLayout:
     assert column.max_repetition_level == 1
     return ColumnLayout(
         column=leaf.name,
-        physical_type=column.physical_type,
+        physical_type=_DECODED_AS.get(column.physical_type, column.physical_type),
+        values=_VALUES.get(column.physical_type, ""),
         signed=leaf.signed,
         max_definition_level=column.max_definition_level,
         nullable_element=leaf.nullable_element,
@@ -339,5 +370,5 @@ def _count_where_unknown(
         except NotSupported:
             counted = count(chunk, whole=True)
         counts[place] = counted.tokens
-        if largest[place] < 0:
+        if largest[place] < smallest[place] and layout.value_dtype.kind in "iu":
             largest[place], smallest[place] = min(counted.max_id, MAX_ID), min(counted.min_id, MAX_ID)

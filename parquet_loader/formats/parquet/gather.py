@@ -25,7 +25,7 @@ from ...blocks import TokenArray, as_arrow, from_arrow, narrowed, pooled
 from ..base import ColumnChunk
 from .hosted import HostedFile
 from .pages import DICTIONARY, PLAIN, NotSupported, Page
-from .values import Wanted, plain_bytes, unpack_indices, unpack_literals
+from .values import Wanted, plain_values, unpack_indices, unpack_literals
 
 __all__ = ["ChunkValues", "gathered_tokens", "hosted_tokens"]
 
@@ -73,7 +73,7 @@ def gathered_tokens(chunks: Iterable[ChunkValues], count: int, wanted: Wanted) -
             if not length:
                 continue
             if page.encoding == PLAIN:
-                plain = np.frombuffer(plain_bytes(page, length, encoded, values.chunk), values.chunk.layout.dtype)
+                plain = plain_values(page, length, encoded, values.chunk)
                 wanted.check(plain)
                 np.copyto(tokens[begin:end], plain, casting="unsafe")
             elif page.encoding in DICTIONARY and values.entries is not None:

@@ -31,9 +31,10 @@ import numpy.typing as npt
 from ...blocks import IntArray
 from ...errors import DataError
 from ..base import ColumnChunk
+from ..parts import null_element
 from . import thrift
 
-__all__ = ["NO_DOCUMENT", "ByteArray", "LastDocument", "document_offsets", "null_element", "unusual_levels"]
+__all__ = ["NO_DOCUMENT", "ByteArray", "LastDocument", "document_offsets", "unusual_levels"]
 
 ByteArray = npt.NDArray[np.uint8]
 WINDOW = 1 << 14  # bytes of levels looked at together: the tables of jumps stay in the processor's cache
@@ -41,14 +42,6 @@ DOUBLINGS = 4  # the longest jump is 2 ** DOUBLINGS runs
 MAX_VARINT = 5  # bytes of a run's header
 _NO_SLOTS: IntArray = np.empty(0, np.int64)
 _NO_LEVELS: ByteArray = np.empty(0, np.uint8)
-
-
-def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:
-    """The error for a null inside a document."""
-    return chunk.error(
-        f"row {row} has a null inside its document, at position {position}; "
-        "a null is no token: remove it or write the id that was meant"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ def plan_pages(
         unknown = f"definition levels up to {chunk.layout.max_definition_level}"
     position = _first_page(chunk)
     allowed = int(unpacked_bound(chunk_bytes=chunk.length, slots=chunk.slots, itemsize=chunk.layout.dtype.itemsize))
+    booleans = chunk.layout.physical_type == "BOOLEAN"  # the only values that are run-length encoded
     dictionary: Page | None = None
     pages: list[Page] = []
     slots = number = 0
@@ -193,7 +194,7 @@ def plan_pages(
             pages.append(page)
             if slots > chunk.slots:
                 raise page.error(f"brings the slots to {slots:,} where the footer says {chunk.slots:,}", chunk)
-        if page.unknown and not unknown:
+        if page.unknown and not unknown and not (booleans and page.unknown == f"encoding {RLE}"):
             unknown = f"page {number} has {page.unknown}"
         position = page.end
         number += 1

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MAGIC = b"PAR1"
-PHYSICAL_TYPES = {"INT32": 1, "INT64": 2}
+PHYSICAL_TYPES = {"INT32": 1, "INT64": 2, "BOOLEAN": 0, "FIXED_LEN_BYTE_ARRAY": 7}
 REQUIRED, OPTIONAL, REPEATED = 0, 1, 2
 
 
@@ -115,12 +115,15 @@ def schema_group(name: bytes, *, repetition: int | None = None, converted: int |
 
 
 def schema_leaf(name: bytes, physical_type: str, repetition: int) -> bytes:
-    """A schema element that holds values."""
-    return thrift.struct(
+    """A schema element that holds values, of two bytes where any number may be meant."""
+    fields: list[thrift.Field] = [
         (1, thrift.I32, PHYSICAL_TYPES[physical_type]),
         (3, thrift.I32, repetition),
         (4, thrift.BINARY, thrift.binary(name)),
-    )
+    ]
+    if physical_type == "FIXED_LEN_BYTE_ARRAY":
+        fields.insert(1, (2, thrift.I32, 2))
+    return thrift.struct(*fields)
 
 
 FLAT_SCHEMA = {

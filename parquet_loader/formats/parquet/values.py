@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ __all__ = [
     "PlainValues",
     "Wanted",
     "kept_bytes",
-    "plain_bytes",
+    "plain_values",
     "read_dictionary",
     "unpack_indices",
     "unpack_literals",
@@ -50,17 +51,22 @@ class Wanted:
 
     Attributes:
         dtype: of the tokens.
-        bound: one past the largest id allowed, at most one past the largest value of `dtype`; None where the tokens
-            are wanted as they are stored, `dtype` being the stored one, and nothing is checked.
+        bound: one past the largest id allowed, at most one past the largest value of `dtype`; None where nothing is
+            checked: what is stored fits.
+        low: the smallest value allowed.
     """
 
-    dtype: np.dtype[np.integer]
+    dtype: np.dtype[Any]
     bound: int | None
+    low: int = 0
 
     def check(self, values: TokenArray) -> None:
         """Raise `OutOfRange` where stored values do not all fit."""
+        if self.bound is None or not len(values):
+            return
         # A negative id read as unsigned is larger than any bound, so one pass finds both kinds of wrong.
-        if self.bound is not None and len(values) and int(values.view(f"u{values.itemsize}").max()) >= self.bound:
+        of_ids = values if self.low else values.view(f"u{values.itemsize}")
+        if int(of_ids.max()) >= self.bound or (self.low and int(values.min()) < self.low):
             raise OutOfRange
 
 
@@ -81,7 +87,7 @@ class PlainValues:
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
-        values = np.frombuffer(plain_bytes(page, count, encoded, self.chunk), self.chunk.layout.dtype)
+        values = plain_values(page, count, encoded, self.chunk)
         if self.count + count > len(self.memory):
             raise page.error(
                 f"brings the tokens to more than the {self.chunk.tokens:,} of the footer; {RECOUNT}", self.chunk
@@ -133,8 +139,7 @@ def read_dictionary(raw: memoryview, page: Page, chunk: ColumnChunk) -> TokenArr
     """The entries of a chunk's dictionary, as they are stored."""
     stored = stored_body(raw, page, chunk)
     entries = unpack_body(stored, page.unpacked_bytes, page, chunk) if page.packed else stored
-    values: TokenArray = np.frombuffer(plain_bytes(page, page.slots, entries, chunk), chunk.layout.dtype)
-    return values
+    return plain_values(page, page.slots, entries, chunk)
 
 
 class EncodedValues:
@@ -207,7 +212,7 @@ class EncodedValues:
     def _join_bytes(self, page: Page, encoded: memoryview, target: TokenArray) -> None:
         """Two-byte values from a page of split ones, whose other bytes must be zeros."""
         itemsize = self.chunk.layout.dtype.itemsize
-        plain = plain_bytes(page, len(target), encoded, self.chunk)
+        plain = _plain_bytes(page, len(target), encoded, self.chunk)
         streams = np.frombuffer(plain, np.uint8).reshape(itemsize, len(target))
         if int(streams[2:].max()):
             raise OutOfRange
@@ -351,9 +356,19 @@ def unpack_literals(data: ByteArray, place: int, stride: int, width: int, target
         np.bitwise_or(four, upper, out=spread[:, :, half])
 
 
-def plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:
+def plain_values(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> TokenArray:
+    """Plain values, as they are stored; of booleans, which are bits, 0 and 1."""
+    plain = _plain_bytes(page, count, encoded, chunk)
+    if chunk.layout.physical_type == "BOOLEAN":
+        return np.unpackbits(np.frombuffer(plain, np.uint8), count=count, bitorder="little")
+    return np.frombuffer(plain, chunk.layout.dtype)
+
+
+def _plain_bytes(page: Page, count: int, encoded: memoryview, chunk: ColumnChunk) -> memoryview:
     """The bytes of plain values. Any that come after them are padding."""
     size = count * chunk.layout.dtype.itemsize
+    if chunk.layout.physical_type == "BOOLEAN":
+        size = (count + 7) // 8
     if len(encoded) < size:
         raise page.error(f"has {len(encoded):,} bytes of values where {count:,} values take {size:,}", chunk)
     return encoded[:size]

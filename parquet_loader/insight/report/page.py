@@ -101,7 +101,8 @@ def _sets(run: SetRun | MixtureRun) -> dict[str, OpenSet]:
 
 
 def _inspected(config: EngineConfig, tokenizer: Decodes | None) -> Inspection:
-    return inspect(config.storage, column=config.index.column, index=config.index, tokenizer=tokenizer)
+    index = config.index
+    return inspect(config.storage, column=index.column, index=index, tokenizer=tokenizer, eos_id=config.eos_id)
 
 
 def _title(run: SetRun | MixtureRun) -> str:

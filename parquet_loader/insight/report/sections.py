@@ -113,7 +113,7 @@ def _of_sets(it: Subject) -> Section:
             name or each.column,
             f"{each.files:,}",
             f"{each.row_groups:,}",
-            f"{each.documents:,}",
+            f"{'about ' if each.is_stream else ''}{each.documents:,}",
             f"{each.tokens:,}",
             f"{each.column_bytes / max(1, each.tokens):.2f}",
             f"{each.tokens / max(1, each.documents):,.0f}",
@@ -522,7 +522,11 @@ def _of_shuffle(it: Subject) -> Section:
     by_name = {source.name or "": source for source in it.plan.sources}
     known = [(number, name, by_name[name]) for number, name in enumerate(it.names) if name in by_name]
     shares = [(name or "the set", number, source.shuffle.share) for number, name, source in known]
-    before = [(name or "the set", number, source.shuffle.shown_before) for number, name, source in known]
+    before = [
+        (name or "the set", number, source.shuffle.shown_before)
+        for number, name, source in known
+        if source.shuffle.shown_before is not None
+    ]
     windows = Table(
         caption="Windows",
         headers=[
@@ -542,7 +546,7 @@ def _of_shuffle(it: Subject) -> Section:
                 f"{source.shuffle.share:.1%}",
                 f"{source.shuffle.rows_of_window:,.1f}",
                 f"{source.shuffle.draws:,}",
-                f"{source.shuffle.shown_before:.1%}",
+                "not known" if source.shuffle.shown_before is None else f"{source.shuffle.shown_before:.1%}",
             ]
             for _, name, source in known
         ],
@@ -559,6 +563,7 @@ def _of_shuffle(it: Subject) -> Section:
                 f"{source.cuts.cut_by_lanes:,.0f}",
             ]
             for _, name, source in known
+            if source.cuts is not None
         ],
     )
     return Section(
@@ -570,11 +575,15 @@ def _of_shuffle(it: Subject) -> Section:
             Figure(
                 charts=[
                     charts.percentages("window-shares", "Share of the set that a window is", shares),
-                    charts.percentages("shown-before", "Tokens whose document was in the row just before", before),
+                    *(
+                        [charts.percentages("shown-before", "Tokens whose document was in the row just before", before)]
+                        if before
+                        else []
+                    ),
                 ],
                 tables=[windows],
             ),
-            cuts,
+            *([cuts] if cuts.rows else []),
         ],
     )
 

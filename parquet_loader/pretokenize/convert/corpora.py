@@ -22,12 +22,11 @@ import itertools
 import json
 import re
 import reprlib
-import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -38,6 +37,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, PretokenizeWarning, StorageError
+from ...formats.raw.megatron import HEAD_BYTES, MegatronHead, document_ends, read_head
+from ...formats.raw.meta import MetaFile, read_meta
 from ...storage.base import is_hidden
 from ...storage.local import files_below, status_of
 from ..sources.base import Cursor
@@ -52,11 +53,7 @@ FORMATS: tuple[str, ...] = get_args(Format)
 
 _PIECE_TOKENS = 4 << 20
 _PARQUET_BATCH_ROWS = 1024
-_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
-# The index's codes for integer types; 6 and 7 are floating point.
-_MEGATRON_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _COLUMNS = ("input_ids", "tokens", "token_ids")
-_TOKENIZER_KEYS = ("tokenizer", "tokenizer_name", "tokenizer_name_or_path", "name", "name_or_path")
 
 
 Documents = Iterator[tuple[Path, TokenBatch]]
@@ -331,8 +328,9 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         if options.dtype is None:
             raise ConfigError(f"{str(path)!r} has no meta.json: give dtype='uint16' or dtype='uint32'.")
         _refuse_gaps(found)
-        meta = [{"file": str(each.relative_to(folder))} for each in found]
-    eos_ids = {_field(each, "eos_token_id", int, meta_path) for each in meta} - {None}
+        nothing = MetaFile(file="", dtype=None, tokens=None, eos_id=None, tokenizer=None)
+        meta = [replace(nothing, file=str(each.relative_to(folder))) for each in found]
+    eos_ids = {each.eos_id for each in meta} - {None}
     eos_id = options.eos_id if options.eos_id is not None else next(iter(eos_ids), None)
     if eos_id is None or (len(eos_ids) > 1 and options.eos_id is None):
         known = "not known" if eos_id is None else f"not one but {', '.join(map(str, eos_ids))}"
@@ -340,9 +338,9 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
     chunks: list[tuple[Path, np.dtype[Any]]] = []
     last: int | None = eos_id
     for each in meta:
-        name, count = str(_field(each, "file", str, meta_path)), _field(each, "tokens", int, meta_path)
+        name, count = each.file, each.tokens
         file = folder / name
-        named = options.dtype or _field(each, "dtype", str, meta_path)
+        named = options.dtype or each.dtype
         if named is None:
             raise ConfigError(f"{meta_path} does not say the dtype of {name!r}: give dtype='uint16' or dtype='uint32'.")
         dtype = _given_dtype(named, "dtype" if options.dtype else f"{meta_path}: the dtype")
@@ -380,7 +378,7 @@ def _open_chunks(path: Path, options: TokenizedOptions) -> Corpus:
         if waiting:
             yield file, TokenBatch(tokens=np.concatenate(rest), lengths=np.array([waiting], np.int64))
 
-    tokenizers = {_tokenizer_name(each) for each in meta} - {None}
+    tokenizers = {each.tokenizer for each in meta} - {None}
     return Corpus(
         format="chunks",
         bits=max(_dtype_bits(dtype) for _, dtype in chunks),
@@ -403,36 +401,10 @@ def _refuse_gaps(files: Sequence[Path]) -> None:
             )
 
 
-def _chunk_meta(path: Path) -> list[dict[str, Any]]:
-    """An entry a chunk: meta.json is a list of them, or an object with such a list and values for all."""
+def _chunk_meta(path: Path) -> list[MetaFile]:
     with _reading(path):
-        values = json.loads(path.read_bytes())
-    common: dict[str, Any] = {}
-    entries = values
-    if isinstance(values, dict):
-        lists = [
-            key for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)
-        ]
-        common = {key: value for key, value in values.items() if key not in lists}
-        entries = values[lists[0]] if len(lists) == 1 else [values] if "file" in values else None
-    if (
-        not isinstance(entries, list)
-        or not entries
-        or not all(isinstance(each, dict) and each.get("file") for each in entries)
-    ):
-        raise DataError('each chunk should have an entry with its "file".', path=str(path))
-    return [common | each for each in entries]
-
-
-def _tokenizer_name(values: Mapping[str, Any]) -> str | None:
-    """A tokenizer's name, as a string or as an object that holds it."""
-    for key in _TOKENIZER_KEYS:
-        value = values.get(key)
-        if isinstance(value, str) and value and (key != "name" or "file" not in values):
-            return value
-        if isinstance(value, dict):
-            return _tokenizer_name(value)
-    return None
+        raw = path.read_bytes()
+    return read_meta(raw, str(path))
 
 
 # --- Megatron
@@ -443,7 +415,7 @@ def _open_megatron(path: Path, options: TokenizedOptions) -> Corpus:
         _Indexed(
             data=index.with_suffix(".bin"),
             index=index,
-            dtype=_megatron_head(index)[0],
+            dtype=_megatron_head(index).dtype,
             ends=partial(_megatron_ends, index),
         )
         for index in _files(path, "megatron", ".idx")
@@ -451,49 +423,22 @@ def _open_megatron(path: Path, options: TokenizedOptions) -> Corpus:
     return _indexed_corpus("megatron", files, options)
 
 
-_MEGATRON_HEAD = struct.Struct("<9sQBQQ")
-
-
-def _megatron_head(path: Path) -> tuple[np.dtype[Any], int, int]:
-    """The ids' dtype, and how many sequences and entries of documents the index has."""
+def _megatron_head(path: Path) -> MegatronHead:
     with _reading(path), path.open("rb") as stream:
-        raw = stream.read(_MEGATRON_HEAD.size)
-        size = path.stat().st_size
-    if len(raw) < _MEGATRON_HEAD.size or not raw.startswith(_MEGATRON_MAGIC):
-        raise DataError("not an index of Megatron's (its first bytes are others).", path=str(path))
-    _, version, code, sequences, entries = _MEGATRON_HEAD.unpack(raw)
-    if version != 1 or code not in _MEGATRON_DTYPES:
-        raise DataError(f"version {version} and type code {code} are not known integers of version 1.", path=str(path))
-    if size < _MEGATRON_HEAD.size + 12 * sequences + 8 * entries:
-        raise DataError(
-            f"{size:,} bytes are too few for the {sequences:,} sequences and {entries:,} entries that it names: the "
-            f"index is cut short or damaged.",
-            path=str(path),
-        )
-    return np.dtype(_MEGATRON_DTYPES[code]), sequences, entries
+        return read_head(stream.read(HEAD_BYTES), path.stat().st_size, str(path))
 
 
 def _megatron_ends(path: Path) -> npt.NDArray[np.int64]:
     """Sequences must lie in order without gaps, which is how Megatron writes them."""
-    dtype, sequences, entries = _megatron_head(path)
-    raw = path.read_bytes()
-    lengths = np.frombuffer(raw, "<i4", sequences, _MEGATRON_HEAD.size).astype(np.int64)
-    pointers = np.frombuffer(raw, "<i8", sequences, _MEGATRON_HEAD.size + 4 * sequences)
-    first = np.frombuffer(raw, "<i8", entries, _MEGATRON_HEAD.size + 12 * sequences)
-    sequence_ends = np.cumsum(lengths)
-    if not np.array_equal(pointers, (sequence_ends - lengths) * dtype.itemsize):
-        raise DataError(
-            "its sequences do not lie one after the other. Rewrite it with Megatron's tools.", path=str(path)
-        )
-    if not entries:
-        return sequence_ends
-    if first[0] != 0 or first[-1] != sequences or np.any(first[1:] < first[:-1]):
-        raise DataError(
-            f"its documents should begin with sequence 0 and end with {sequences:,}, in order, and go from "
-            f"{int(first[0]):,} to {int(first[-1]):,}. It is damaged: rewrite it with Megatron's tools.",
-            path=str(path),
-        )
-    return np.asarray(np.concatenate([[0], sequence_ends])[first[1:]])
+    head = _megatron_head(path)
+    with path.open("rb") as stream:
+
+        def read(start: int, length: int) -> bytes:
+            stream.seek(start)
+            return stream.read(length)
+
+        ends = [tokens for _, tokens in document_ends(read, head, str(path))]
+    return np.concatenate([np.empty(0, np.int64), *ends])
 
 
 # --- datatrove

@@ -20,6 +20,7 @@ from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import decode
 from parquet_loader.formats.parquet.decode import cast_tokens, decode_chunk
+from parquet_loader.formats.parquet.values import Wanted
 from parquet_loader.index import build_index
 from parquet_loader.storage import open_storage
 
@@ -321,7 +322,7 @@ CHUNK = ColumnChunk(
 @pytest.mark.parametrize("source", ["int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("target", ["uint8", "int16", "uint16", "int32", "uint32", "int64"])
 def test_ids_in_range_are_cast_unchanged(source: str, target: str) -> None:
-    block = cast_tokens(block_of([[0, 1], [], [127]], source), np.dtype(target), 128, CHUNK)
+    block = cast_tokens(block_of([[0, 1], [], [127]], source), Wanted(dtype=np.dtype(target), bound=128), CHUNK)
     assert block.tokens.dtype == target
     assert block.tokens.tolist() == [0, 1, 127]
 
@@ -338,7 +339,7 @@ def test_an_id_out_of_range_is_never_wrapped_and_names_its_row(dtype: str, token
     with pytest.raises(
         DataError, match=rf"^x\.parquet, row group 2, .* row 2 has token id {token}, outside \[0, 100\)"
     ):
-        cast_tokens(block, np.dtype("int32"), 100, CHUNK)
+        cast_tokens(block, Wanted(dtype=np.dtype("int32"), bound=100), CHUNK)
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=6), max_size=12), st.sampled_from(["uint8", "int32", "int64"]))

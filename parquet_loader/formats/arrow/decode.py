@@ -1,0 +1,406 @@
+"""Record batches (bytes) to `TokenPart`s.
+
+The chunk of a record batch is the stretch of its body from the column's first buffer to its last one. Places tell where
+each of them lies in it:
+
+    body    │ other columns │ validity │ offsets │ values │ other columns │
+                            └────────── chunk ───────────┘
+
+Values that are not compressed are tokens where they lie: parts are views of them, narrowed to the dtype that is wanted
+while they are in the processor's cache. Compressed ones are unpacked at once in small record batches, and as parts come
+in large ones. Where documents do not lie one after another, as views of lists need not, they are gathered, some
+thousand tokens at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, pooled
+from ...errors import DataError
+from ..base import ChunkSize, ColumnChunk, Numbers, chosen, larger, smaller
+from ..parts import null_element, out_of_range, part_of
+from .buffers import STREAM_BYTES, Bytes, DamagedBufferError, Lying, opened, window_bytes
+from .documents import OFFSET_BYTES, DocumentReader, bits
+
+__all__ = [
+    "BUFFERS",
+    "PLACES",
+    "OpenChunk",
+    "decode_cost",
+    "decode_together",
+    "document_lengths",
+    "most_decode_cost",
+    "one_part_slots",
+]
+
+# The buffers of a chunk: bitmaps of the list and of structs that it lies in, as far as they have nulls, and the list's.
+PRESENCE = ("presence_0", "presence_1", "presence_2", "presence_3")
+BUFFERS = (*PRESENCE, "offsets", "sizes", "element_presence", "values")
+# A chunk's places: how many values there are, and of each buffer (offset from the chunk's start, length); 0 for none.
+PLACES = ("elements", *(f"{name}_{what}" for name in BUFFERS for what in ("offset", "length")))
+
+PART_TOKENS = 1 << 20  # tokens of a part, but for the last one, which may have half as many more
+TOGETHER_SLOTS = 1 << 19  # record batches of no more slots are decoded together
+_BLOCK_TOKENS = 1 << 16  # that are checked and narrowed at once: they stay in the processor's cache
+_GATHER_TOKENS = 1 << 14  # that are gathered at once
+_OBJECTS_BYTES = 1 << 12  # the Python and Arrow objects around the arrays of a record batch
+_USUAL_WINDOW = 8 << 20
+
+
+# ── what it holds ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def one_part_slots() -> int:
+    """See `Format.one_part_slots`."""
+    return PART_TOKENS + PART_TOKENS // 2
+
+
+def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
+    """See `Format.decode_cost`."""
+    if codec == "UNCOMPRESSED":
+        values = _gather_cost(size)
+    else:
+        values = chosen(size.slots <= one_part_slots(), _unpacked_cost(size), _streamed_cost(size, _USUAL_WINDOW))
+    return _documents_cost(size) + values + _part_cost(size, dtype, eos)
+
+
+def most_decode_cost(size: ChunkSize, *, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
+    """See `Format.most_decode_cost`."""
+    many = larger(_unpacked_cost(size), _streamed_cost(size, 1 << 27))
+    values = chosen(size.slots <= one_part_slots(), _unpacked_cost(size), many)
+    return _documents_cost(size) + values + _part_cost(size, dtype, eos)
+
+
+def _documents_cost(size: ChunkSize) -> Numbers:
+    """Where documents begin and how long they are, some of it twice."""
+    return 64 * (size.rows + 1) + _OBJECTS_BYTES
+
+
+def _part_cost(size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
+    """The largest part, and before EOS were put in; the numbers by which they are."""
+    tokens = smaller(size.tokens, one_part_slots()) * dtype.itemsize
+    return 2 * tokens + size.rows * (dtype.itemsize + 24) + _OBJECTS_BYTES if eos else tokens
+
+
+def _most_elements(tokens: Numbers) -> Numbers:
+    """As many values may be unpacked at once for so many tokens."""
+    return tokens + tokens // 4 + 4096
+
+
+def _unpacked_cost(size: ChunkSize) -> Numbers:
+    """All values, unpacked, bits for nulls among them, and what gathering takes."""
+    elements = _most_elements(size.tokens)
+    return elements * size.itemsize + elements // 8 + _gather_cost(size)
+
+
+def _streamed_cost(size: ChunkSize, window: int) -> Numbers:
+    """A part's values as they are unpacked, and what unpacking them takes."""
+    return smaller(size.tokens, one_part_slots()) * size.itemsize + STREAM_BYTES + window
+
+
+def _gather_cost(size: ChunkSize) -> Numbers:
+    return smaller(size.tokens, _GATHER_TOKENS) * (32 + size.itemsize)
+
+
+# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OpenChunk:
+    """A record batch's column, of which it is known where documents lie; see `formats.base.OpenChunk`.
+
+    Args:
+        raw: the chunk's bytes, ``chunk.length`` of them.
+        chunk: its entry in the index.
+        beside: nothing.
+
+    Raises:
+        DataError: the buffers are damaged, or are not what the index says.
+    """
+
+    def __init__(self, raw: bytes | memoryview, chunk: ColumnChunk, beside: Sequence[bytes | memoryview] = ()) -> None:
+        if len(raw) != chunk.length:
+            raise chunk.error(f"read {len(raw):,} bytes of a record batch's column of {chunk.length:,}")
+        self.chunk = chunk
+        self.fallback = ""
+        self._raw = memoryview(raw).cast("B")
+        self._begins: IntArray | None = None  # of documents among the values, where they are not one after another
+        self._first = 0  # of the values that are documents', where they are
+        self._place = dict(zip(PLACES, chunk.places, strict=True))
+        if not chunk.layout.max_definition_level:
+            self.offsets: IntArray = np.zeros(chunk.rows + 1, np.int64)
+            return
+        try:
+            self.offsets = self._documents()
+        except DamagedBufferError as problem:
+            raise chunk.error(f"{problem}: the file is damaged") from problem
+        if int(self.offsets[-1]) != chunk.tokens:
+            raise chunk.error(f"holds {int(self.offsets[-1]):,} tokens where the index says {chunk.tokens:,}")
+
+    def _documents(self) -> IntArray:
+        """Where documents begin among the tokens, shape ``(rows + 1,)``."""
+        rows, kind = self.chunk.rows, self.chunk.layout.kind
+        width = OFFSET_BYTES.get(kind, 0)
+        is_view = kind in ("list_view", "large_list_view")
+        reader = DocumentReader(
+            kind,
+            self._place["elements"],
+            [self._buffer(name, (rows + 7) // 8) for name in PRESENCE if self._place[f"{name}_length"]],
+            self._buffer("offsets", (rows + (not is_view)) * width) if width else None,
+            self._buffer("sizes", rows * width) if is_view else None,
+        )
+        begins, lengths = reader.read(rows)
+        offsets = np.zeros(rows + 1, np.int64)
+        if reader.in_one_piece:
+            np.cumsum(lengths, out=offsets[1:])
+            self._first = int(begins[0])
+            return offsets
+        if lengths.sum(dtype=np.float64) > 2 * self.chunk.tokens + 1:
+            raise DamagedBufferError("has more tokens in its lists than the index says")
+        np.cumsum(lengths, out=offsets[1:])
+        full = lengths > 0
+        if not full.all():
+            begins, lengths = begins[full], lengths[full]
+        if (begins[1:] == begins[:-1] + lengths[:-1]).all():
+            self._first = int(begins[0]) if len(begins) else 0
+        else:
+            self._begins = np.zeros(rows, np.int64)
+            self._begins[full] = begins
+        return offsets
+
+    def _buffer(self, name: str, size: int, *, at_once: bool = True) -> Bytes:
+        return opened(self._stored(name), self.chunk.codec, size, at_once=at_once)
+
+    def _stored(self, name: str) -> memoryview:
+        begin, length = self._place[f"{name}_offset"], self._place[f"{name}_length"]
+        return self._raw[begin : begin + length]
+
+    @property
+    def _is_unpacked_at_once(self) -> bool:
+        """Whether values are, if they are compressed."""
+        return self.chunk.slots <= one_part_slots() or self._begins is not None or self._has_element_nulls
+
+    @property
+    def _has_element_nulls(self) -> bool:
+        return self._place["element_presence_length"] > 0
+
+    def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
+        """See `formats.base.OpenChunk.cost_bytes`."""
+        size = ChunkSize.of_chunk(self.chunk)
+        usual = decode_cost(size, codec=self.chunk.codec, dtype=dtype, eos=eos)
+        if not self.chunk.layout.max_definition_level or self.chunk.codec == "UNCOMPRESSED":
+            return int(usual)
+        if self._is_unpacked_at_once:
+            values = _unpacked_cost(size)
+        else:
+            values = _streamed_cost(size, window_bytes(self._stored("values"), self.chunk.codec))
+        return int(_documents_cost(size) + values + _part_cost(size, dtype, eos))
+
+    def parts(
+        self,
+        *,
+        dtype: np.dtype[np.integer] | None = None,
+        bound: int | None = None,
+        eos_id: int | float | None = None,
+        first: int = 0,
+        last: int | None = None,
+        low: int = 0,
+    ) -> Iterator[TokenPart]:
+        """See `formats.base.OpenChunk.parts`."""
+        assert (dtype is None) == (bound is None)
+        each = eos_id is not None
+        tokens = int(self.offsets[-1])
+        values = None
+        for begin, end in _in_parts(tokens):
+            complete = end == tokens
+            low = int(self.offsets.searchsorted(begin)) if begin else 0
+            high = self.chunk.rows if complete else int(self.offsets.searchsorted(end))
+            # The EOS of the document before is in the part where the next one begins.
+            at = begin + each * max(low - 1, 0)
+            length = end - begin + each * (high - max(low - 1, 0) - (not complete))
+            if length and (at + length <= first or (last is not None and at >= last)):
+                continue
+            if values is None:
+                values = self._values()
+            offsets = np.concatenate(([begin] * (begin > 0), self.offsets[low:high], [end])) - begin
+            block = TokenBlock(self._tokens(values, begin, end, dtype, bound), offsets.astype(np.int64, copy=False))
+            yield part_of(at, block, eos_id, goes_on=begin > 0, complete=complete)
+            del block  # not to be held while the next one is decoded
+
+    def lengths(self) -> IntArray:
+        """How many tokens each document has, shape ``(documents,)``."""
+        return np.diff(self.offsets)
+
+    def unverified(self) -> Iterator[memoryview]:
+        """See `formats.base.OpenChunk.unverified`: Arrow has no checksums."""
+        yield self._raw
+
+    def all_tokens(self, target: TokenArray, bound: int | None) -> None:
+        """All tokens, into an array of their number."""
+        self._move(self._values(), 0, len(target), target, bound)
+
+    def _values(self) -> _Values:
+        """The values, and the bits that tell which are null.
+
+        Raises:
+            DataError: there are more than documents account for, or fewer than there should be.
+        """
+        chunk, elements = self.chunk, self._place["elements"]
+        if not chunk.tokens:
+            return _Values(Lying(memoryview(b"")), None)
+        at_once = self._is_unpacked_at_once
+        if chunk.codec != "UNCOMPRESSED" and at_once and elements > _most_elements(chunk.tokens):
+            raise chunk.error(
+                f"has {elements:,} values, compressed, and {chunk.tokens:,} tokens: to unpack all of them takes more "
+                "memory than its tokens account for; write the file anew, without compression or without the values "
+                "that are in no document"
+            )
+        try:
+            values = self._buffer("values", elements * chunk.layout.dtype.itemsize, at_once=at_once)
+            nulls = self._buffer("element_presence", (elements + 7) // 8) if self._has_element_nulls else None
+        except DamagedBufferError as problem:
+            raise chunk.error(f"{problem}: the file is damaged") from problem
+        return _Values(values, nulls)
+
+    def _tokens(
+        self, values: _Values, begin: int, end: int, dtype: np.dtype[np.integer] | None, bound: int | None
+    ) -> TokenArray:
+        """The tokens from ``begin`` to ``end``."""
+        stored = self.chunk.layout.dtype
+        if self._begins is None and dtype in (None, stored):  # where they lie
+            tokens = self._contiguous(values, begin, end)
+            if bound is not None:
+                self._check_ids(tokens, begin, bound)
+        else:
+            tokens = pooled(end - begin, stored if dtype is None else dtype)
+            self._move(values, begin, end, tokens, bound)
+        tokens.flags.writeable = False
+        return tokens
+
+    def _move(self, values: _Values, begin: int, end: int, target: TokenArray, bound: int | None) -> None:
+        """The tokens from ``begin`` to ``end``, into an array of their number."""
+        lying = self._contiguous(values, begin, end) if self._begins is None else None
+        step = _GATHER_TOKENS if lying is None else _BLOCK_TOKENS
+        for low in range(begin, end, step):
+            high = min(low + step, end)
+            stored = self._gathered(values, low, high) if lying is None else lying[low - begin : high - begin]
+            if bound is not None:
+                self._check_ids(stored, low, bound)
+            np.copyto(target[low - begin : high - begin], stored, casting="unsafe")
+
+    def _contiguous(self, values: _Values, begin: int, end: int) -> TokenArray:
+        """Tokens whose documents lie one after another, as they are stored."""
+        low, high = self._first + begin, self._first + end
+        dtype = self.chunk.layout.dtype
+        stored = np.frombuffer(self._take(values.stored, low * dtype.itemsize, high * dtype.itemsize), dtype)
+        if values.presence is not None:
+            for at in range(low, high, _BLOCK_TOKENS):
+                stop = min(at + _BLOCK_TOKENS, high)
+                present = bits(self._take(values.presence, at // 8, (stop + 7) // 8), at % 8, at % 8 + stop - at)
+                if not present.all():
+                    self._refuse_null(at + int(present.argmin()) - self._first)
+        return stored
+
+    def _gathered(self, values: _Values, begin: int, end: int) -> TokenArray:
+        """Tokens whose documents lie anywhere, as they are stored."""
+        assert self._begins is not None
+        first = int(self.offsets.searchsorted(begin, side="right")) - 1
+        last = int(self.offsets.searchsorted(end))
+        borders = np.clip(self.offsets[first : last + 1], begin, end)
+        shift = self._begins[first:last] - self.offsets[first:last]
+        places = shift.repeat(np.diff(borders))
+        places += np.arange(begin, end)
+        elements = self._place["elements"]
+        dtype = self.chunk.layout.dtype
+        if values.presence is not None:
+            bitmap = np.frombuffer(self._take(values.presence, 0, (elements + 7) // 8), np.uint8)
+            present = bitmap[places >> 3] >> (places & 7) & 1
+            if not present.all():
+                self._refuse_null(begin + int(present.argmin()))
+        stored: TokenArray = np.frombuffer(self._take(values.stored, 0, elements * dtype.itemsize), dtype)[places]
+        return stored
+
+    def _take(self, source: Bytes, begin: int, end: int) -> memoryview:
+        try:
+            return source.take(begin, end)
+        except DamagedBufferError as problem:
+            raise self.chunk.error(f"{problem}: the file is damaged") from problem
+
+    def _row_of(self, token: int) -> int:
+        return int(self.offsets.searchsorted(token, side="right")) - 1
+
+    def _refuse_null(self, token: int) -> None:
+        row = self._row_of(token)
+        raise null_element(self.chunk, row, token - int(self.offsets[row]))
+
+    def _check_ids(self, stored: TokenArray, begin: int, bound: int) -> None:
+        """Refuse ids outside ``[0, bound)``; a negative one, read as unsigned, is larger than all others."""
+        unsigned = stored.view(f"u{stored.itemsize}")
+        least = min(bound, int(np.iinfo(stored.dtype).max) + 1)  # that is refused
+        if len(stored) and int(unsigned.max()) >= least:
+            at = int((unsigned >= least).argmax())
+            raise out_of_range(self.chunk, self._row_of(begin + at), int(stored[at]), bound)
+
+
+class _Values:
+    """A chunk's values.
+
+    Attributes:
+        stored: their bytes.
+        presence: the bitmap of those that are not null; None where all are.
+    """
+
+    __slots__ = ("presence", "stored")
+
+    def __init__(self, stored: Bytes, presence: Bytes | None) -> None:
+        self.stored = stored
+        self.presence = presence
+
+
+def _in_parts(tokens: int) -> Iterator[tuple[int, int]]:
+    """Where parts begin and end; see `PART_TOKENS`."""
+    begin = 0
+    while tokens - begin > one_part_slots():
+        yield begin, begin + PART_TOKENS
+        begin += PART_TOKENS
+    yield begin, tokens
+
+
+def decode_together(
+    raws: Sequence[bytes | memoryview],
+    chunks: Sequence[ColumnChunk],
+    *,
+    dtype: np.dtype[np.integer],
+    bound: int | None,
+    eos_id: int | float | None,
+    besides: Sequence[Sequence[bytes | memoryview]] = (),
+    low: int = 0,
+) -> TokenPart | None:
+    """See `Format.decode_together`."""
+    if any(chunk.slots > TOGETHER_SLOTS for chunk in chunks):
+        return None
+    try:
+        tokens = pooled(sum(chunk.tokens for chunk in chunks), dtype)
+        offsets: list[IntArray] = [np.zeros(1, np.int64)]
+        at = 0
+        for raw, chunk in zip(raws, chunks, strict=True):
+            opened_chunk = OpenChunk(raw, chunk)
+            opened_chunk.all_tokens(tokens[at : at + chunk.tokens], bound)
+            offsets.append(opened_chunk.offsets[1:] + at)
+            at += chunk.tokens
+    except DataError:  # opened one by one, the one that is wrong says so in its turn
+        return None
+    tokens.flags.writeable = False
+    return part_of(0, TokenBlock(tokens, np.concatenate(offsets)), eos_id, goes_on=False, complete=True)
+
+
+def document_lengths(
+    raws: Sequence[bytes | memoryview],
+    chunks: Sequence[ColumnChunk],
+    eos_id: int | None = None,
+    besides: Sequence[Sequence[bytes | memoryview]] = (),
+) -> list[IntArray]:
+    """See `Format.document_lengths`."""
+    return [OpenChunk(raw, chunk).lengths() for raw, chunk in zip(raws, chunks, strict=True)]
