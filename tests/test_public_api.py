@@ -26,6 +26,7 @@ NAMES = [
     "PathNotFoundError",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
     "build_index",
     "merge_checkpoints",
     "temperature_weights",

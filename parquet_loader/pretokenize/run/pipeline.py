@@ -30,7 +30,7 @@ from .progress import Progress
 from .resume import begin, fingerprint_of, run_of
 from .shards import Job, encoding_of, open_seen_file, publish, seen_name, write_shards
 
-__all__ = ["Summary", "pretokenize", "tokenize_source"]
+__all__ = ["Summary", "pretokenize", "pretokenize_locked", "tokenize_source"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,13 @@ def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], N
         DataError: an input with wrong content; names the file and the line or row.
         StorageError: a path that cannot be read or written.
     """
+    return pretokenize_locked(options, None, progress=progress)
+
+
+def pretokenize_locked(
+    options: PretokenizeOptions, lock: int | None, *, progress: Callable[[Progress], None] | None = None
+) -> Summary:
+    """`pretokenize`, with the lock of the output folder that the process that started this one has taken, if it has."""
     if options.world_size > 1:
         raise ConfigError(f"pretokenize is for one rank, got world_size {options.world_size}: use pretokenize_rank.")
     started = time.monotonic()
@@ -106,7 +113,7 @@ def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], N
     # Last, because a Hub name can take long.
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
     tokenizer = with_engine(tokenizer, options.engine, source)
-    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress)
+    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress, lock=lock)
     return Summary(
         manifest=manifest,
         output=options.output,
@@ -123,6 +130,7 @@ def tokenize_source(
     options: PretokenizeOptions,
     *,
     progress: Callable[[Progress], None] | None = None,
+    lock: int | None = None,
 ) -> tuple[Manifest, int]:
     """Tokenize any source with any tokenizer into an output folder.
 
@@ -141,7 +149,7 @@ def tokenize_source(
     seen_file = open_seen_file(options)
     seen_before = seen_file.read() if seen_file is not None and seen_file.exists() else as_digests(b"")
     fingerprint = fingerprint_of(source, tokenizer, options, seen_before)
-    with output.claimed():
+    with output.claimed(lock):
         journal = begin(output, run_of(fingerprint, options))
         if isinstance(journal, Manifest):
             return journal, journal.text_bytes

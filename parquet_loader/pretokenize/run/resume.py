@@ -33,6 +33,7 @@ __all__ = [
     "published_by",
     "run_of",
     "seen_fingerprint",
+    "settings_of",
 ]
 
 _FINGERPRINT_VERSION = 2
@@ -46,6 +47,17 @@ def fingerprint_of(
     return {
         "version": _FINGERPRINT_VERSION,
         "source": source.fingerprint(),
+        **settings_of(tokenizer, options),
+        "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
+        # Sets that were written before there were these options have no such keys.
+        **({"publish": options.publish} if options.publish != "at-end" else {}),
+        **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
+    }
+
+
+def settings_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> dict[str, object]:
+    """Of what the result depends on, what is known without a look at the input."""
+    return {
         "tokenizer": {
             "sha256": tokenizer.info.sha256,
             "vocab_size": tokenizer.info.vocab_size,
@@ -57,10 +69,6 @@ def fingerprint_of(
         "max_docs": options.max_docs,
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
-        "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
-        # Sets that were written before there were these options have no such keys.
-        **({"publish": options.publish} if options.publish != "at-end" else {}),
-        **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
     }
 
 

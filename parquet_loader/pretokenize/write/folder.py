@@ -36,7 +36,7 @@ from ...storage.growing import GROWING_NAME, Growing
 from ...storage.secrets import Location
 from ..sources.find import InputFile
 from .journal import JOURNAL_NAME, Journal
-from .lock import LOCK_NAME, Claim, claimed
+from .lock import LOCK_NAME, Claim, claimed, has_locks, lock_folder
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
 __all__ = ["OutputFolder", "is_shard", "shard_name"]
@@ -142,16 +142,33 @@ class OutputFolder:
         relative = (relative_to(each, self._path) for each in self.filesystem.files_below(self._path))
         return sorted(each for each in relative if each)
 
+    def lock(self) -> int | None:
+        """Keep other runs out of the folder for one that is to be started: the descriptor that it is to inherit.
+
+        Returns:
+            None where folders have no locks.
+
+        Raises:
+            ConfigError: another run is in the folder.
+        """
+        if not has_locks(self.filesystem):
+            return None
+        self._make_staging()
+        return lock_folder(self._staging, self.name)
+
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claimed(self, lock: int | None = None) -> Iterator[None]:
         """Keep other runs out of the folder. At the end, staged files are removed unless a journal says how to resume.
+
+        Args:
+            lock: what `lock` gave to the process that started this one.
 
         Raises:
             ConfigError: another run is in the folder.
         """
         self.found_staging = self.filesystem.exists(self._staging)
         self._make_staging()
-        with claimed(self.filesystem, self._staging, self.name) as claim:
+        with claimed(self.filesystem, self._staging, self.name, lock) as claim:
             self._claim = claim
             try:
                 yield
