@@ -363,9 +363,8 @@ def serve() -> NoReturn:
     except ParquetLoaderError as error:
         print(f"pretokenize: error: {error}", file=sys.stderr)
     except KeyboardInterrupt as error:
-        number: int = error.args[0] if error.args else signal.SIGINT
+        status = 128 + (error.args[0] if error.args else signal.SIGINT)
         print("pretokenize: interrupted; it can be resumed from the last finished file", file=sys.stderr)
-        status = 128 + number
     except BaseException:
         sys.excepthook(*cast("tuple[type[BaseException], BaseException, TracebackType]", sys.exc_info()))
     sys.stdout.flush()
