@@ -19,6 +19,7 @@ __all__ = [
     "TASK_BYTES",
     "GroupCost",
     "beyond_bytes",
+    "documents_bytes",
     "group_costs",
     "kept_by_threads",
     "required_bytes",
@@ -116,6 +117,11 @@ def text_cost(plane: Plane, *, tokens: NumbersT, documents: NumbersT) -> Numbers
     and offsets, several of them at the same time.
     """
     return tokens * plane.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+
+
+def documents_bytes(documents: int) -> int:
+    """What documents hold that are more than was thought, from being cut until the window is used up."""
+    return documents * 9 * _BORDER_BYTES  # see `text_cost` and `group_costs`
 
 
 def task_bytes(config: EngineConfig, spare_bytes: int, window_bytes: int) -> int:

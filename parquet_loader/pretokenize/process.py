@@ -269,7 +269,7 @@ def _refuse_other(output: OutputFolder, options: PretokenizeOptions) -> None:
     if manifest is None:
         return
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
-    settings = settings_of(tokenizer, options)
+    settings = {"packing": None} | settings_of(tokenizer, options)
     changed = differences({name: manifest.fingerprint.get(name) for name in settings}, settings)
     if changed:
         raise ConfigError(

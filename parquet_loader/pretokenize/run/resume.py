@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, StorageError
 from ...storage.growing import GROWING_NAME
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
@@ -69,6 +69,8 @@ def settings_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> dict[str, 
         "max_docs": options.max_docs,
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
+        # Sets that were written before there was this option have no such key.
+        **({"packing": asdict(options.packing)} if options.packing is not None else {}),
     }
 
 
@@ -244,16 +246,13 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
     found = look(output, run)
     decision = decide(found, run)
     if decision == "resume" and found.journal is not None:
-        journal = found.journal
-        if journal.grows:
-            for names in renames(journal.parts, output.staging_name, growing=True)[-1:]:
-                output.publish_next(names)
-            output.check_growing(final_entries(journal.parts, growing=True))
-            if journal.phase == "writing" and found.files:
-                output.remove_set(keep=published_by(journal))
-        elif journal.phase == "writing":
-            output.check_staged(journal.parts)
-        return journal
+        try:
+            _take_up(output, found, found.journal)
+        except StorageError:
+            if not run.overwrite:
+                raise
+        else:
+            return found.journal
     if decision == "done" and found.manifest is not None:
         output.check_published(found.manifest.files)
         output.remove_growing()
@@ -266,6 +265,22 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
     if journal.grows:
         output.write_journal(journal)
     return journal
+
+
+def _take_up(output: OutputFolder, found: Found, journal: Journal) -> None:
+    """Make sure that all is there that a run to be resumed has finished; of a growing set, publish what is not yet.
+
+    Raises:
+        StorageError: something is missing.
+    """
+    if not journal.grows:
+        output.check_staged(journal.parts if journal.phase == "writing" else ())
+        return
+    for names in renames(journal.parts, output.staging_name, growing=True)[-1:]:
+        output.publish_next(names)
+    output.check_growing(final_entries(journal.parts, growing=True))
+    if journal.phase == "writing" and found.files:
+        output.remove_set(keep=published_by(journal))
 
 
 def few(changed: list[str]) -> str:

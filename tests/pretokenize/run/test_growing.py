@@ -174,7 +174,9 @@ def test_an_unfinished_set_is_not_verified(tmp_path: Path, options: Callable[...
 
 
 @pytest.mark.filterwarnings("ignore::parquet_loader.pretokenize.PretokenizeWarning")
-@pytest.mark.parametrize("changes", [{}, {"dedup": True}, {"max_docs": 500}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"dedup": True}, {"max_docs": 500}, {"pack": "best-fit", "seq_len": 60, "pack_buffer_tokens": 2000}]
+)
 def test_a_run_that_is_stopped_again_and_again_publishes_what_a_quiet_one_does(
     tmp_path: Path, options: Callable[..., PretokenizeOptions], changes: dict[str, Any]
 ) -> None:
