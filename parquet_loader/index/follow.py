@@ -37,9 +37,6 @@ from .index import DatasetIndex
 
 __all__ = ["Follower", "Patience"]
 
-_HEARTBEAT_SECONDS = 60.0  # without a heartbeat, before a writer is taken for dead
-_LOCAL_SECONDS = 0.5
-_REMOTE_SECONDS = 2.0
 _NOTICE_SECONDS = 0.1  # between looks at what another thread has found
 
 _logger = logging.getLogger("parquet_loader")
@@ -98,6 +95,10 @@ class Follower:
         StorageError, DataError: as `build_index`.
     """
 
+    LOCAL_SECONDS = 0.5
+    REMOTE_SECONDS = 2.0
+    SILENT_SECONDS = 60.0  # without a heartbeat, after which a writer is taken for dead
+
     known: tuple[DatasetIndex, bool]
 
     def __init__(self, storage: object, kind: str | None, read: ReadIndex, patience: Patience) -> None:
@@ -110,7 +111,7 @@ class Follower:
         self._kind = kind
         self._read = read
         self._patience = patience
-        self.seconds = _REMOTE_SECONDS if storage.is_remote else _LOCAL_SECONDS
+        self.seconds = self.REMOTE_SECONDS if storage.is_remote else self.LOCAL_SECONDS
         self._renew()
         self._index: DatasetIndex | None = None
         self._files: list[FileInfo] = []  # of which it is
@@ -278,13 +279,14 @@ class Follower:
                 self.look()
                 if is_known():
                     return
-                self._check(begun)
+                if self._looked >= begun:  # what was seen before may have been mended since
+                    self._check(begun)
                 self._tell()
                 until = time.monotonic() + self.seconds
                 while time.monotonic() < until and not is_known():
                     if closed():
                         raise LoaderClosedError("closed while a batch was waited for")
-                    time.sleep(_NOTICE_SECONDS)
+                    time.sleep(min(_NOTICE_SECONDS, self.seconds))
         finally:
             waited(time.monotonic() - begun)
 
@@ -294,8 +296,8 @@ class Follower:
         rerun = "Run it again to resume, and then this"
         if marker is not None and marker.state == "failed":
             raise WriterFailedError(f"the writer of {root} has failed: {marker.reason}. {rerun}.")
-        if marker is not None and now - max(begun, self._beat[1]) > _HEARTBEAT_SECONDS:
-            silent = f"nothing was heard of the writer of {root} for {_HEARTBEAT_SECONDS:.0f} s"
+        if marker is not None and now - max(begun, self._beat[1]) > self.SILENT_SECONDS:
+            silent = f"nothing was heard of the writer of {root} for {self.SILENT_SECONDS:.0f} s"
             raise WriterFailedError(f"{silent}: {marker.describe()}. {rerun}.")
         if now - max(begun, self._grown) > self._patience.wait_seconds:
             ways = (
