@@ -27,7 +27,7 @@ def encoding_of(storage: Storage, index: DatasetIndex) -> Encoding | None:
 
     One footer is read.
     """
-    if not index.files:
+    if not index.files or index.format != "parquet":
         return None
     with open_parquet(storage, index.files[0]) as parquet:
         written = (parquet.metadata.metadata or {}).get(METADATA_KEY.encode())
