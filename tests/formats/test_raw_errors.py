@@ -125,6 +125,12 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
     (shards, lambda to: (to / "meta.json").write_text('{"a":' * 100_000), DataError, r"meta\.json: cannot be read"),
     (shards, lambda to: (to / "meta.json").write_text("[" + "9" * 10_000 + "]"), DataError, r"meta\.json: "),
     (shards, lambda to: (to / "meta.json").write_text("[]"), DataError, 'should have an entry with its "file"'),
+    (
+        shards,
+        lambda to: write_llm_c(to / "chunk_000000.bin", [1], wide=True),
+        ConfigError,
+        "ids of uint32, and not of u",
+    ),
     # without meta.json
     (shards, lambda to: (to / "meta.json").unlink(), ConfigError, r"chunk_000000\.bin does not say .* give raw_dtype="),
     # headers
