@@ -237,13 +237,19 @@ def _eos(told: Inspection) -> str:
         return "documents end with eos_id where it is given, which is among the ids"
     if not told.last_ids:
         return "not known: no document was read"
+    manifest = told.manifest or {}
+    packing = manifest.get("packing")
+    if isinstance(packing, dict):
+        if manifest.get("eos_appended"):
+            return f"documents within rows end with {manifest.get('eos_id')} already: leave eos_id out"
+        return f"no id is between the documents of a row; {packing.get('boundaries')} tells them apart"
     (last, share), (first, begins) = told.last_ids[0], told.first_ids[0]
     of = f"of {told.sampled_documents:,} documents read"
     if share >= _SURE and told.sampled_documents > 1:
         return f"documents end with {last} already ({share:.1%} {of}): leave eos_id out, or they get two"
     if begins >= _SURE and told.sampled_documents > 1:
         return f"documents begin with {first} ({begins:.1%} {of}), which parts them: eos_id is not needed for that"
-    known = (told.manifest or {}).get("eos_id")
+    known = manifest.get("eos_id")
     which = "eos_id" if type(known) is not int else f"eos_id={known}, which the set says is its tokenizer's"
     return f"none that documents have in common ({last} ends {share:.1%} {of}): give {which}, so that they are parted"
 
@@ -286,11 +292,11 @@ def _manifest(found: Any) -> Iterator[tuple[str, str]]:
     tokenizer = found.get("tokenizer")
     if isinstance(tokenizer, dict):
         yield "  tokenizer", str(tokenizer.get("name"))
-    for name in ("vocab_size", "eos_token", "eos_id", "eos_appended", "documents", "tokens", "text_bytes"):
+    for name in ("vocab_size", "eos_token", "eos_id", "eos_appended", "documents", "rows", "tokens", "text_bytes"):
         if name in found:
             value = found[name]
             yield f"  {name}", f"{value:,}" if type(value) is int and name != "eos_id" else str(value)
-    for name in ("skipped", "lost"):
+    for name in ("skipped", "lost", "packed"):
         values = found.get(name)
         if isinstance(values, dict) and any(values.values()):
             yield f"  {name}", ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in values.items() if value)

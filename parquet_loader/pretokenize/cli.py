@@ -19,7 +19,10 @@ from .names import as_arguments
 from .options import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FILE_TOKENS,
+    DEFAULT_PACK_BUFFER_TOKENS,
     DEFAULT_ROW_GROUP_TOKENS,
+    Pack,
+    PackTail,
     PretokenizeOptions,
     Step,
 )
@@ -99,6 +102,30 @@ def build_parser() -> argparse.ArgumentParser:
     writing("--tokenizer", required=True, metavar="PATH|NAME", help="tokenizer.json, a folder with one, or a Hub name")
     writing("--append-eos", action="store_true", help="end every document with the end-of-document token")
     writing("--eos-token", metavar="TOKEN", help="the end-of-document token, if it cannot be found automatically")
+    writing(
+        "--pack",
+        choices=get_args(Pack),
+        help="write training rows in place of documents, of which none is cut that fits in a row",
+    )
+    writing(
+        "--seq-len",
+        type=int,
+        metavar="N",
+        help="with --pack: the most ids of a row, which is seq_len of training + overlap, such as 2049",
+    )
+    writing(
+        "--pack-tail",
+        choices=get_args(PackTail),
+        default="carry",
+        help="with --pack: whether the documents of rows that are far from full wait for the next buffer",
+    )
+    writing(
+        "--pack-buffer-tokens",
+        type=int,
+        default=DEFAULT_PACK_BUFFER_TOKENS,
+        metavar="N",
+        help="with --pack: tokens of the documents that are packed at a time",
+    )
     writing("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N", help="tokens of a row group")
     writing("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
     writing("--overwrite", action="store_true", help="replace the files of an earlier run")

@@ -14,23 +14,32 @@ from .sources.base import DEFAULT_MAX_RECORD_BYTES, Source
 from .sources.files import TextUnit
 from .sources.registry import PRESETS, SOURCE_OPTIONS, SourceOptions, open_source, sources_using
 from .tokenizers.base import EngineName
+from .write.manifest import Packing
+from .write.packer import check_packing
 from .write.writer import MAX_ROW_GROUP_TOKENS, TOKEN_COLUMN
 
 __all__ = [
     "DEFAULT_BATCH_BYTES",
     "DEFAULT_FILE_TOKENS",
+    "DEFAULT_PACK_BUFFER_TOKENS",
     "DEFAULT_ROW_GROUP_TOKENS",
+    "Pack",
+    "PackTail",
     "PretokenizeOptions",
     "Step",
     "check_sizes",
+    "packing_of",
 ]
 
 
 DEFAULT_ROW_GROUP_TOKENS = 1_000_000
 DEFAULT_FILE_TOKENS = 100_000_000
 DEFAULT_BATCH_BYTES = 2 << 20
+DEFAULT_PACK_BUFFER_TOKENS = 4_000_000
 
 Step = Literal["encode", "hash", "drops", "finish"]
+Pack = Literal["best-fit"]
+PackTail = Literal["carry", "pad"]
 
 
 def check_sizes(row_group_tokens: int, file_tokens: int) -> None:
@@ -49,6 +58,29 @@ def check_sizes(row_group_tokens: int, file_tokens: int) -> None:
             f"file_tokens ({file_tokens:,}) is less than row_group_tokens ({row_group_tokens:,}), but a file holds "
             f"whole row groups. Raise the first or lower the second."
         )
+
+
+def packing_of(pack: str | None, seq_len: int | None, tail: str, buffer_tokens: int) -> Packing | None:
+    """How documents are packed, if they are.
+
+    Raises:
+        ConfigError: values that cannot work, or that nothing would use.
+    """
+    for name, value, allowed in (("pack", pack, (None, *get_args(Pack))), ("pack_tail", tail, get_args(PackTail))):
+        if value not in allowed:
+            choice = ", ".join(repr(each) for each in allowed if each is not None)
+            raise ConfigError(f"{name} must be one of {choice}, got {value!r}.")
+    if pack is None:
+        if seq_len is not None:
+            raise ConfigError(f"seq_len={seq_len!r} needs pack='best-fit': give both, or omit it.")
+        return None
+    if seq_len is None:
+        raise ConfigError(
+            f"pack={pack!r} needs seq_len, the ids of a row: the seq_len of training and its overlap, such as 2049."
+        )
+    packing = Packing(pack=pack, seq_len=seq_len, tail=tail, buffer_tokens=buffer_tokens)
+    check_packing(packing)
+    return packing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +105,11 @@ class PretokenizeOptions:
             ``"parent.child"`` within an object or a struct.
         append_eos: end every document with the tokenizer's end-of-document token.
         eos_token: that token; None to find it.
+        pack: ``"best-fit"`` writes training rows in place of documents, of which none is cut that fits in a row.
+        seq_len: with ``pack``, the most ids of a row: the ``seq_len`` of training and its ``overlap``.
+        pack_tail: with ``pack``, what becomes of rows that are far from full when a buffer of documents is packed:
+            ``"carry"`` lets their documents wait for the next buffer, once; ``"pad"`` writes them as they are.
+        pack_buffer_tokens: with ``pack``, tokens of the documents that are packed at a time, about.
         row_group_tokens: tokens of a row group, about.
         file_tokens: tokens of a file, about.
         max_docs: stop after this many documents; None for all.
@@ -108,6 +145,10 @@ class PretokenizeOptions:
     keep_columns: tuple[str, ...] = ()
     append_eos: bool = False
     eos_token: str | None = None
+    pack: Pack | None = None
+    seq_len: int | None = None
+    pack_tail: PackTail = "carry"
+    pack_buffer_tokens: int = DEFAULT_PACK_BUFFER_TOKENS
     row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
     file_tokens: int = DEFAULT_FILE_TOKENS
     max_docs: int | None = None
@@ -178,6 +219,16 @@ class PretokenizeOptions:
         if self.world_size == 1 and self.step != "encode":
             raise ConfigError(f"step={self.step!r} is for several ranks: give world_size.")
         check_sizes(self.row_group_tokens, self.file_tokens)
+        if self.packing is not None and self.keep_columns:
+            raise ConfigError(
+                f"keep_columns={','.join(self.keep_columns)!r} are values of one document, and with pack a row holds "
+                f"several: omit one of the two."
+            )
+
+    @property
+    def packing(self) -> Packing | None:
+        """How documents are packed, if they are."""
+        return packing_of(self.pack, self.seq_len, self.pack_tail, self.pack_buffer_tokens)
 
     def refuse_unused(self, given: Collection[str]) -> None:
         """Refuse options that nothing would use.
@@ -204,6 +255,9 @@ class PretokenizeOptions:
         for name in ("hash", "seen_hashes"):
             if name in given and not self.dedup:
                 raise ConfigError(f"{name}={getattr(self, name)!r} needs dedup=True: give both, or omit it.")
+        for name in ("pack_tail", "pack_buffer_tokens"):
+            if name in given and self.pack is None:
+                raise ConfigError(f"{name}={getattr(self, name)!r} needs pack='best-fit': give both, or omit it.")
         urls = [each for each in (*self.inputs, self.output, self.seen_hashes or "") if "://" in each]
         if self.storage_options and not urls and source not in sources_using("storage_options", source):
             raise ConfigError("storage_options are for URLs, and every path is local: omit them.")

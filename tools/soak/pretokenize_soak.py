@@ -110,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--tokenizer", default="bytes")
+    parser.add_argument("--seq-len", type=int, help="pack rows of so many tokens")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     work = Path(tempfile.mkdtemp(prefix="pretokenize-soak-"))
@@ -120,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [sys.executable, str(TOOL), "--input", str(work / "corpus.jsonl"), "--dedup"]
         command += ["--tokenizer", arguments.tokenizer, "--append-eos", "--workers", str(workers)]
         command += ["--row-group-tokens", "100_000", "--file-tokens", "500_000", "--batch-bytes", "200_000"]
+        if arguments.seq_len is not None:
+            command += ["--pack", "best-fit", "--seq-len", str(arguments.seq_len), "--pack-buffer-tokens", "150_000"]
         kills = arguments.kills // len(arguments.workers)
         quiet, killed = work / f"quiet-{workers}", work / f"killed-{workers}"
         try:

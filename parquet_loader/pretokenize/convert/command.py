@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -23,13 +23,22 @@ from ...storage.local import local_error
 from ...storage.secrets import Location
 from ..cli import signals_as_interrupts, warnings_as_lines
 from ..names import as_arguments
-from ..options import DEFAULT_FILE_TOKENS, DEFAULT_ROW_GROUP_TOKENS, check_sizes
+from ..options import (
+    DEFAULT_FILE_TOKENS,
+    DEFAULT_PACK_BUFFER_TOKENS,
+    DEFAULT_ROW_GROUP_TOKENS,
+    Pack,
+    PackTail,
+    check_sizes,
+    packing_of,
+)
 from ..run.resume import Run, begin
-from ..run.shards import publish
+from ..run.shards import publish, read_carried, write_carried
 from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
-from ..write.journal import Journal, Position
-from ..write.manifest import Encoding, FileEntry, Manifest
+from ..write.journal import Journal
+from ..write.manifest import Encoding, FileEntry, Manifest, Packing
+from ..write.packer import Packer, RowLedger
 from ..write.writer import TOKEN_COLUMN, SetWriter
 from .corpora import FORMATS, Corpus, Format, TokenizedOptions, open_corpus
 
@@ -52,6 +61,13 @@ class ConvertOptions:
         vocab_size: largest id + 1; None for 65,536 where ids are of 16 bits.
         tokenizer: the tokenizer's name, for the manifest; None for the one that the corpus names, or "unknown".
         eos_appended: whether every document ends with the end-of-document id; None where only chunks are sure to.
+        append_eos: end every document with that id.
+        aligned: columns that have a value for every id, such as ``labels``; they are written beside the tokens. A
+            mapping gives the value that each has at an EOS that is appended.
+        pack: ``"best-fit"`` writes training rows in place of documents; see `PretokenizeOptions` for this and the next.
+        seq_len: with ``pack``, the most ids of a row.
+        pack_tail: with ``pack``, what becomes of rows that are far from full.
+        pack_buffer_tokens: with ``pack``, tokens of the documents that are packed at a time.
         row_group_tokens: tokens of a row group, about.
         file_tokens: tokens of a file, about.
         overwrite: replace an old set.
@@ -64,6 +80,12 @@ class ConvertOptions:
     vocab_size: int | None = None
     tokenizer: str | None = None
     eos_appended: bool | None = None
+    append_eos: bool = False
+    aligned: Sequence[str] | Mapping[str, float | None] = ()
+    pack: Pack | None = None
+    seq_len: int | None = None
+    pack_tail: PackTail = "carry"
+    pack_buffer_tokens: int = DEFAULT_PACK_BUFFER_TOKENS
     row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
     file_tokens: int = DEFAULT_FILE_TOKENS
     overwrite: bool = False
@@ -75,8 +97,28 @@ class ConvertOptions:
         if self.vocab_size is not None and not 1 <= self.vocab_size <= _MAX_VOCABULARY:
             raise ConfigError(f"vocab_size must be from 1 to {_MAX_VOCABULARY:,}, got {self.vocab_size:,}.")
         check_sizes(self.row_group_tokens, self.file_tokens)
+        if isinstance(self.aligned, str):
+            raise ConfigError(f"aligned must be a sequence or a mapping of names, got {self.aligned!r}.")
+        at_eos = dict(self.aligned) if isinstance(self.aligned, Mapping) else dict.fromkeys(self.aligned)
+        for name, value in at_eos.items():
+            if name in ("", TOKEN_COLUMN) or (self.packing is not None and name == self.packing.boundaries):
+                raise ConfigError(f"aligned: {name!r} is no name, or that of a column which is written anyway.")
+            if self.append_eos and value is None:
+                raise ConfigError(
+                    f"append_eos=True puts an id after every document, where {name!r} has no value: give it one, such "
+                    f"as aligned={{{name!r}: 0}}."
+                )
+            if value is not None and not self.append_eos:
+                raise ConfigError(f"aligned={{{name!r}: {value!r}}}: the value is for append_eos=True. Omit it.")
+        object.__setattr__(self, "aligned", at_eos)
+        object.__setattr__(self, "reading", replace(self.reading, aligned=tuple(at_eos)))
         object.__setattr__(self, "input", Location(self.input))  # to be shown without secrets
         object.__setattr__(self, "output", Location(self.output))
+
+    @property
+    def packing(self) -> Packing | None:
+        """How documents are packed, if they are."""
+        return packing_of(self.pack, self.seq_len, self.pack_tail, self.pack_buffer_tokens)
 
 
 def convert(options: ConvertOptions) -> Manifest:
@@ -114,6 +156,14 @@ def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:
             f"the end-of-document id {corpus.eos_id:,} is not of a vocabulary of {vocab_size:,}. Give the right "
             f"eos_id or vocab_size."
         )
+    if options.append_eos and corpus.eos_id is None:
+        raise ConfigError("append_eos=True puts an id after every document: say which with eos_id=N.")
+    if options.append_eos and (options.eos_appended or corpus.eos_appended):
+        raise ConfigError("append_eos=True is for documents without an end-of-document id, and these have it: omit it.")
+    for name, value in _at_eos(options).items():
+        dtype = corpus.aligned[name]
+        if not _holds(dtype, value):
+            raise ConfigError(f"aligned={{{name!r}: {value!r}}}: the column is of {dtype}, which has no such value.")
     if options.eos_appended and corpus.eos_id is None:
         raise ConfigError("eos_appended=True says that an id ends every document: say which with eos_id=N.")
     info = TokenizerInfo(
@@ -124,11 +174,41 @@ def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:
         eos_id=corpus.eos_id,
     )
     appended = corpus.eos_appended if options.eos_appended is None else options.eos_appended
-    return Encoding(column=TOKEN_COLUMN, dtype=info.dtype.name, tokenizer=info, eos_appended=appended)
+    aligned = {name: dtype.name for name, dtype in corpus.aligned.items()}
+    if options.packing is not None:
+        aligned[options.packing.boundaries] = "int32"
+    return Encoding(
+        column=TOKEN_COLUMN,
+        dtype=info.dtype.name,
+        tokenizer=info,
+        eos_appended=appended or options.append_eos,
+        aligned=aligned,
+        packing=options.packing,
+    )
+
+
+def _at_eos(options: ConvertOptions) -> dict[str, float]:
+    """The values of aligned columns at an EOS that is appended."""
+    given = dict(options.aligned) if isinstance(options.aligned, Mapping) else {}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether a dtype has a value."""
+    if dtype.kind == "f":
+        return True
+    if dtype.kind == "b":
+        return value in (0, 1)
+    bounds = np.iinfo(dtype)
+    return value == int(value) and bounds.min <= value <= bounds.max
 
 
 def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions) -> dict[str, object]:
     """All that the result depends on."""
+    reading = asdict(options.reading)
+    aligned = list(reading.pop("aligned"))
+    if aligned:  # sets that were converted before there was this option have no such key
+        reading["aligned"] = aligned
     files = []
     for file in corpus.files:
         try:
@@ -139,10 +219,11 @@ def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions)
         files.append({"name": name, "size_bytes": status.st_size, "version": str(status.st_mtime_ns)})
     return {
         "version": _FINGERPRINT_VERSION,
-        "source": {"format": corpus.format} | asdict(options.reading) | {"files": files},
+        "source": {"format": corpus.format} | reading | {"files": files},
         "encoding": encoding.to_dict(),
         "row_group_tokens": options.row_group_tokens,
         "file_tokens": options.file_tokens,
+        **({"append_eos": True, "aligned": _at_eos(options)} if options.append_eos else {}),
     }
 
 
@@ -151,11 +232,34 @@ def _write_shards(
 ) -> Journal:
     """Write the missing shards; returns the journal, which then names them all."""
 
+    packing = options.packing
+    position = journal.position
+    carried = read_carried(output, journal) if packing is not None else None
+    packer = None if packing is None else Packer(packing, carried)
+
+    def advance(documents: int, tokens: int, cut_documents: int = 0) -> None:
+        nonlocal position
+        before = position.cursor or (0, 0)
+        own = tokens - documents if options.append_eos else tokens  # those that lie in the corpus
+        position = replace(
+            position,
+            cursor=(before[0] + documents, before[1] + own),
+            documents=position.documents + documents,
+            cut_documents=position.cut_documents + cut_documents,
+        )
+
+    rows = RowLedger(
+        lambda buffer: advance(buffer.documents, buffer.tokens, buffer.cut_documents), journal.position.rows, carried
+    )
+
     def commit(shard: FileEntry) -> None:
-        nonlocal journal
-        shards = (*journal.parts, shard)
-        documents, tokens = sum(each.documents for each in shards), sum(each.tokens for each in shards)
-        journal = replace(journal, parts=shards, position=Position(cursor=(documents, tokens), documents=documents))
+        nonlocal journal, position
+        if packer is None:
+            advance(shard.documents, shard.tokens)
+        else:
+            write_carried(output, journal, shard, rows.carried)
+        position = replace(position, rows=rows.rows)
+        journal = replace(journal, parts=(*journal.parts, shard), position=position)
         output.write_journal(journal)
 
     with SetWriter(
@@ -164,12 +268,23 @@ def _write_shards(
         row_group_tokens=options.row_group_tokens,
         file_tokens=options.file_tokens,
         finished=journal.parts,
+        on_group=rows.take if packer is not None else lambda _: None,
         on_shard=commit,
     ) as writer:
-        for file, batch in corpus.documents(journal.position.cursor or (0, 0)):
-            writer.add(_of_vocabulary(batch, encoding.tokenizer, file))
+        for file, read in corpus.documents(journal.position.cursor or (0, 0)):
+            batch = _of_vocabulary(read, encoding.tokenizer, file)
+            if options.append_eos and corpus.eos_id is not None:
+                batch = batch.with_appended(corpus.eos_id, _at_eos(options))
+            if packer is None:
+                writer.add(batch)
+            else:
+                for buffer in packer.add(batch):
+                    writer.add(rows.add(buffer))
+        for buffer in () if packer is None else packer.finish():
+            writer.add(rows.add(buffer))
         if not writer.complete(may_be_empty=True):
             raise ConfigError(f"{options.input!r} holds no ids: there is nothing to convert.")
+    journal = replace(journal, position=replace(position, rows=0))
     documents, tokens = journal.position.cursor or (0, 0)
     if corpus.format == "chunks":
         told = None
@@ -199,7 +314,23 @@ def _of_vocabulary(batch: TokenBatch, info: TokenizerInfo, file: Path) -> TokenB
                 f"dtype that the ids were written in.",
                 path=str(file),
             )
-    return TokenBatch(tokens=np.ascontiguousarray(batch.tokens, info.dtype), lengths=batch.lengths)
+    return replace(batch, tokens=np.ascontiguousarray(batch.tokens, info.dtype))
+
+
+def _aligned(text: str) -> dict[str, float | None]:
+    """
+    >>> _aligned("labels=-100,weight=0.5,kind")
+    {'labels': -100, 'weight': 0.5, 'kind': None}
+    """
+    pairs = [each.partition("=") for each in text.split(",")]
+    return {name: _number(value) if equals else None for name, equals, value in pairs}
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -222,6 +353,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--dtype", choices=("uint16", "uint32", "int32", "int64"), help="of raw ids, where no file beside them says it")
     add("--eos-id", type=int, metavar="N", help="the id that ends a document")
     add("--eos-appended", action="store_const", const=True, help="the id ends every document")
+    add("--append-eos", action="store_true", help="end every document with the id")
+    add(
+        "--aligned",
+        type=_aligned,
+        default={},
+        metavar="NAME[=VALUE],...",
+        help="columns with a value for every id, such as labels; with --append-eos, their values there: labels=-100",
+    )
+    add("--pack", choices=get_args(Pack), help="write training rows in place of documents; none that fits is cut")
+    add("--seq-len", type=int, metavar="N", help="with --pack: the most ids of a row: training's seq_len + overlap")
+    add("--pack-tail", choices=get_args(PackTail), default="carry", help="with --pack: what of rows far from full")
+    add("--pack-buffer-tokens", type=int, default=DEFAULT_PACK_BUFFER_TOKENS, metavar="N")
     add("--vocab-size", type=int, metavar="N", help="the largest id + 1")
     add("--tokenizer", metavar="NAME", help="the tokenizer's name, for the manifest, unless the corpus names it")
     add("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N")
@@ -241,5 +384,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"Wrote {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.encoding.dtype}), "
         f"in {len(manifest.files):,} {'file' if len(manifest.files) == 1 else 'files'} to {Location(values['output'])}."
+        f"{manifest.describe_packing()}"
     )
     return 0

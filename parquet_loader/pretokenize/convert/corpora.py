@@ -8,6 +8,7 @@
     hf           a folder of datasets' save_to_disk                           a row
     arrow        .arrow or .feather files, streams or files                   a row
     parquet      .parquet files                                               a row
+    jsonl        .jsonl or .ndjson files, also .gz                            a line
 
 Folders are read at any depth, without names that start with ``_`` or ``.``. Raw ids are mapped, not read, and are given
 on in pieces of some megabytes. All ids of a corpus become tokens of some document, so the documents and tokens that
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import json
 import re
@@ -26,7 +28,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -34,6 +36,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from ...errors import ConfigError, DataError, ParquetLoaderError, PathNotFoundError, PretokenizeWarning, StorageError
@@ -48,11 +51,14 @@ from ..write.writer import MAX_ROW_GROUP_TOKENS
 __all__ = ["FORMATS", "Corpus", "Documents", "Format", "TokenizedOptions", "detect", "open_corpus"]
 
 
-Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet"]
+Format = Literal["chunks", "megatron", "datatrove", "dolma", "hf", "arrow", "parquet", "jsonl"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
 _PIECE_TOKENS = 4 << 20
 _PARQUET_BATCH_ROWS = 1024
+_WITH_COLUMNS = ("hf", "arrow", "parquet", "jsonl")
+_JSON_BYTES = 8 << 20
+_JSON_ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _COLUMNS = ("input_ids", "tokens", "token_ids")
 
 
@@ -67,11 +73,13 @@ class TokenizedOptions:
         column: of Arrow and Parquet files; None for one of the usual names.
         dtype: of raw ids; None for what the files beside them say, or what is usual in the format.
         eos_id: ends a document; None for what meta.json says.
+        aligned: columns that have a value for every id, where files have columns.
     """
 
     column: str | None = None
     dtype: str | None = None
     eos_id: int | None = None
+    aligned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,7 @@ class Corpus:
         read: gives the documents after so many documents, which hold so many tokens; see `documents`.
         eos_appended: whether every document is sure to end with ``eos_id``.
         tokenizer: the tokenizer's name, where the files tell it.
+        aligned: the dtypes of the aligned columns.
     """
 
     format: Format
@@ -95,6 +104,7 @@ class Corpus:
     read: Callable[[int, int], Documents]
     eos_appended: bool = False
     tokenizer: str | None = None
+    aligned: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
 
     def documents(self, cursor: Cursor = (0, 0)) -> Documents:
         """The documents, in order, with the file that the last of a batch lies in.
@@ -131,6 +141,8 @@ def detect(path: Path) -> Format:
     if found["hf"]:
         return "hf"
     formats: list[Format] = [name for name, there in found.items() if there]
+    if not formats and any(name.endswith(_JSON_ENDINGS) for name in names):
+        return "jsonl"  # beside other files it may be a log
     if len(formats) != 1:
         there = f"files of several formats: {', '.join(formats)}" if formats else "no tokenized files"
         raise ConfigError(f"{str(path)!r} holds {there}. Name one with format; known are {', '.join(FORMATS)}.")
@@ -153,7 +165,8 @@ def open_corpus(path: Path, format: Format | None = None, options: TokenizedOpti
     format = format or detect(path)
     options = options or TokenizedOptions()
     for name, value, takers in (
-        ("column", options.column, ("hf", "arrow", "parquet")),
+        ("column", options.column, _WITH_COLUMNS),
+        ("aligned", options.aligned or None, _WITH_COLUMNS),
         ("dtype", options.dtype, ("chunks", "datatrove", "dolma")),
     ):
         if value is not None and format not in takers:
@@ -177,7 +190,7 @@ def _files(path: Path, format: str, *suffixes: str) -> list[Path]:
         for ending in (".ds.index", ".ds.metadata", ".csv.gz", ".bin", ".idx", ".npy", ".ds"):
             stem = stem.removesuffix(ending)
         found = [each for suffix in suffixes if (each := path.with_name(stem + suffix)).is_file()]
-        if format in ("arrow", "parquet") and path.is_file():
+        if format in ("arrow", "parquet", "jsonl") and path.is_file():
             found = [path]  # a file of one's own naming, whose content tells
     if not found:
         raise ConfigError(f"{str(path)!r} holds no *{' or *'.join(suffixes)}, which {format} has.")
@@ -524,8 +537,8 @@ def _dolma_ends(path: Path) -> npt.NDArray[np.int64]:
 
 # --- Arrow and Parquet
 
-# Rows of a file that can be read, or passed over, together: how many they are, and what reads a column of them.
-_Block = tuple[int, Callable[[str], Iterator[Any]]]
+# Rows of a file that can be read, or passed over, together: how many they are, and what reads columns of them.
+_Block = tuple[int, Callable[[Sequence[str]], Iterator[Any]]]
 
 
 def _open_hf(path: Path, options: TokenizedOptions) -> Corpus:
@@ -558,6 +571,36 @@ def _open_parquet(path: Path, options: TokenizedOptions) -> Corpus:
     return _columns_corpus("parquet", _files(path, "parquet", ".parquet"), _parquet_blocks, options)
 
 
+def _open_jsonl(path: Path, options: TokenizedOptions) -> Corpus:
+    return _columns_corpus("jsonl", _files(path, "jsonl", *_JSON_ENDINGS), _json_blocks, options)
+
+
+def _json_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
+    batches = _json_batches(file)
+    first = next(batches, pa.record_batch({}))
+    names = first.schema.names
+
+    def with_all(batch: Any) -> Any:
+        """The columns that the first lines have; what none of some lines has is null."""
+        lacking = [name for name in names if name not in batch.schema.names]
+        for name in lacking:
+            batch = batch.append_column(name, pa.nulls(batch.num_rows))
+        return batch
+
+    return first.schema, (
+        (batch.num_rows, lambda _, batch=batch: iter([with_all(batch)])) for batch in itertools.chain([first], batches)
+    )
+
+
+def _json_batches(file: Path) -> Iterator[Any]:
+    """The lines, some megabytes at a time, each time of the types that their values have."""
+    with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
+        while block := stream.read(_JSON_BYTES):
+            block += stream.readline()
+            reading = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
+            yield from pj.read_json(io.BytesIO(block), reading).combine_chunks().to_batches()
+
+
 def _to_its_end(reader: Any, source: Any, file: Path) -> Iterator[Any]:
     """The batches of a stream. Without the marker that writers put at its end, it may have been cut between two."""
     yield from reader
@@ -576,19 +619,18 @@ def _arrow_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
     source.seek(0)
     reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
     batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else _to_its_end(reader, source, file)
-    return reader.schema, ((batch.num_rows, lambda name, batch=batch: iter([batch.column(name)])) for batch in batches)
+    return reader.schema, ((batch.num_rows, lambda names, batch=batch: iter([batch])) for batch in batches)
 
 
 def _parquet_blocks(file: Path) -> tuple[Any, Iterator[_Block]]:
     reader = pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
 
-    def read(group: int, name: str) -> Iterator[Any]:
-        for batch in reader.iter_batches(batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=[name]):
-            yield batch.column(name)
+    def read(group: int, names: Sequence[str]) -> Iterator[Any]:
+        yield from reader.iter_batches(batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=list(names))
 
     groups = range(reader.num_row_groups)
     return reader.schema_arrow, (
-        (reader.metadata.row_group(group).num_rows, lambda name, group=group: read(group, name)) for group in groups
+        (reader.metadata.row_group(group).num_rows, lambda names, group=group: read(group, names)) for group in groups
     )
 
 
@@ -602,29 +644,126 @@ def _columns_corpus(
     with _reading(files[0]):
         schema = blocks_of(files[0])[0]
         kind = schema.field(_column(schema, options, files[0])).type
+    aligned = {name: _aligned_dtype(name, files, blocks_of) for name in options.aligned}
 
     def read(documents: int, tokens: int) -> Documents:
         for file in files:
             with _reading(file):
                 schema, blocks = blocks_of(file)
                 name = _column(schema, options, file)
-                for rows, columns in blocks:
+                row = 0
+                for rows, batches in blocks:
                     if documents >= rows:
                         documents -= rows
+                        row += rows
                         continue
-                    for column in columns(name):
-                        skipped = min(documents, len(column))
+                    for batch in batches([name, *aligned]):
+                        skipped = min(documents, len(batch))
                         documents -= skipped
-                        yield file, _lists(column.slice(skipped), file, name)
+                        part = batch.slice(skipped)
+                        lists = _lists(part.column(name), file, name)
+                        yield file, _with_aligned(lists, part, aligned, file, row + skipped)
+                        row += len(batch)
 
     narrow = _is_empty(kind) or kind.value_type.bit_width <= 16
-    return Corpus(format=format, bits=16 if narrow else 32, eos_id=options.eos_id, files=(*beside, *files), read=read)
+    return Corpus(
+        format=format,
+        bits=16 if narrow else 32,
+        eos_id=options.eos_id,
+        files=(*beside, *files),
+        read=read,
+        aligned=aligned,
+    )
+
+
+def _aligned_dtype(
+    name: str, files: Sequence[Path], blocks_of: Callable[[Path], tuple[Any, Iterator[_Block]]]
+) -> np.dtype[Any]:
+    """The dtype of an aligned column: that of the first file whose writer could know it."""
+    for file in files:
+        with _reading(file):
+            schema = blocks_of(file)[0]
+            if schema.names.count(name) != 1:
+                others = [field.name for field in schema if _is_list(field.type)]
+                raise DataError(
+                    f"no such column, or more than one; columns of lists are {others}.", path=str(file), column=name
+                )
+            kind = schema.field(name).type
+            if _is_empty(kind):
+                continue
+            value = kind.value_type if _is_list(kind) else None
+            if value is None or not (
+                pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)
+            ):
+                raise DataError(
+                    f"it is {kind}, and an aligned column is of lists of integers, floats or booleans.",
+                    path=str(file),
+                    column=name,
+                )
+            dtype: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
+            return dtype
+    return np.dtype(np.int32)
+
+
+def _with_aligned(
+    lists: TokenBatch, rows: Any, aligned: Mapping[str, np.dtype[Any]], file: Path, first: int
+) -> TokenBatch:
+    """Documents with their values of the aligned columns.
+
+    Args:
+        lists: the documents.
+        rows: the Arrow batch that they are of.
+        aligned: the columns, and their dtypes.
+        file: where it lies.
+        first: the number in it of the first of the rows.
+
+    Raises:
+        DataError: a list with more or fewer values than the row has ids, a null among them, or one that the dtype does
+            not hold.
+    """
+    columns = {}
+    for name, dtype in aligned.items():
+        values, lengths = _aligned_values(rows.column(name), dtype, file, name)
+        wrong = np.flatnonzero(lengths != lists.lengths)
+        if len(wrong):
+            at = int(wrong[0])
+            raise DataError(
+                f"the list has {lengths[at]:,} values, and the row {lists.lengths[at]:,} ids. An aligned column has a "
+                f"value for every id.",
+                path=f"{file}: row {first + at}",
+                column=name,
+            )
+        columns[name] = values
+    return replace(lists, aligned=columns)
+
+
+def _aligned_values(
+    column: Any, dtype: np.dtype[Any], file: Path, name: str
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """All values of an aligned column, and how many each row has."""
+    column.validate(full=True)
+    if pa.types.is_null(column.type):
+        return np.zeros(0, dtype), np.zeros(len(column), np.int64)
+    lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+    values, kind = column.flatten(), pa.from_numpy_dtype(dtype)
+    if values.null_count:
+        raise DataError("it holds nulls among the values. Replace them.", path=str(file), column=name)
+    try:
+        cast_values = values.cast(kind)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"it is {values.type} here, and {kind} before ({error}). Convert the files to one type.",
+            path=str(file),
+            column=name,
+        ) from error
+    return cast_values.to_numpy(zero_copy_only=False), lengths
 
 
 def _column(schema: Any, options: TokenizedOptions, file: Path) -> str:
     # Where every row of a file is empty, its writer could not know the ids' type.
-    known = [field.name for field in schema if _is_ids(field.type)]
-    names = known + [field.name for field in schema if _is_empty(field.type)]
+    fields = [field for field in schema if field.name not in options.aligned]
+    known = [field.name for field in fields if _is_ids(field.type)]
+    names = known + [field.name for field in fields if _is_empty(field.type)]
     if options.column is not None:
         if options.column not in names or schema.names.count(options.column) != 1:
             raise DataError(
@@ -683,4 +822,5 @@ _OPENERS: dict[Format, Callable[[Path, TokenizedOptions], Corpus]] = {
     "hf": _open_hf,
     "arrow": _open_arrow,
     "parquet": _open_parquet,
+    "jsonl": _open_jsonl,
 }

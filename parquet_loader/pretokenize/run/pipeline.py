@@ -64,6 +64,7 @@ class Summary:
             f"{self.text_bytes / tokens:.3f} bytes of text per token, {self.text_bytes / 1e6:,.1f} MB "
             f"in {self.seconds:,.1f} s ({done_now / 1e6 / max(self.seconds, 1e-3):,.1f} MB/s)."
         )
+        text += self.manifest.describe_packing()
         if self.earlier_bytes:
             text += f" {self.earlier_bytes / 1e6:,.1f} MB of it was finished by an earlier run."
         for number, what in (

@@ -333,6 +333,7 @@ def _joined(options: PretokenizeOptions, whole: dict[str, object]) -> Journal:
             bad=sum(each.skipped.bad for each in positions),
         ),
         lost=sum((each.lost for each in positions), NOTHING_LOST),
+        cut_documents=sum(each.cut_documents for each in positions),
     )
     bad = tuple(entry for journal in journals for entry in journal.bad_records)[:MAX_LISTED_BAD_RECORDS]
     return Journal(fingerprint=whole, phase="removing", parts=shards, position=position, bad_records=bad)

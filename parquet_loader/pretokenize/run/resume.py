@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, StorageError
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
 from ..sources.base import Source
@@ -45,7 +45,8 @@ def fingerprint_of(
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
         "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
-        # Sets that were written before there was this option have no such key.
+        # Sets that were written before there were these options have no such keys.
+        **({"packing": asdict(options.packing)} if options.packing is not None else {}),
         **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
     }
 
@@ -211,8 +212,13 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
     found = look(output, run)
     decision = decide(found, run)
     if decision == "resume" and found.journal is not None:
-        output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
-        return found.journal
+        try:
+            output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
+        except StorageError:
+            if not run.overwrite:
+                raise
+        else:
+            return found.journal
     if decision == "done" and found.manifest is not None:
         output.check_published(found.manifest.files)
         return found.manifest

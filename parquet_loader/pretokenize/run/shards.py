@@ -3,6 +3,10 @@
 source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> SetWriter -> shards in the staging folder
                                                                |                |
                                                              Ledger --position--+--> journal, once a shard
+
+With ``pack``, a Packer makes rows of buffers of documents before the SetWriter, and a RowLedger tells the Ledger of the
+documents of each buffer when its rows are written. The pieces that were carried into the buffer at hand are in a file
+beside the shard.
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ from ..sources.columns import columns_table, kept_schema
 from ..tokenizers.base import TokenBatch, Tokenizer, refuse_control_ids
 from ..tokenizers.workers import Encode, ahead, encoders, in_order
 from ..write.folder import OutputFolder
-from ..write.journal import Journal
-from ..write.manifest import Encoding, FileEntry, Manifest, Skipped
+from ..write.journal import Journal, Position
+from ..write.manifest import Encoding, FileEntry, Manifest, Packed, Skipped
+from ..write.packer import Buffer, Packer, RowLedger, pieces_from_bytes, pieces_to_bytes
 from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
@@ -34,11 +39,14 @@ __all__ = [
     "Job",
     "TextBatch",
     "batch_documents",
+    "carried_name",
     "encoding_of",
     "manifest_of",
     "open_seen_file",
     "publish",
+    "read_carried",
     "seen_name",
+    "write_carried",
     "write_shards",
 ]
 _RECORD_BYTES = 64  # what a record costs beside its text; keeps a batch of empty documents from growing for ever
@@ -69,18 +77,29 @@ def encoding_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> Encoding:
         tokenizer=tokenizer.info,
         eos_appended=options.append_eos and tokenizer.info.eos_id is not None,
         kept_columns=options.keep_columns,
+        aligned={} if options.packing is None else {options.packing.boundaries: "int32"},
+        packing=options.packing,
     )
 
 
 def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
     """The manifest of the set of a journal's shards."""
+    position, packed = journal.position, None
+    if encoding.packing is not None:
+        rows, tokens = sum(each.documents for each in journal.parts), sum(each.tokens for each in journal.parts)
+        packed = Packed(
+            documents=position.documents,
+            cut_documents=position.cut_documents,
+            padding=rows * encoding.packing.seq_len - tokens,
+        )
     return Manifest(
         encoding=encoding,
         files=final_entries(journal.parts),
-        text_bytes=journal.position.text_bytes,
-        skipped=journal.position.skipped,
+        text_bytes=position.text_bytes,
+        skipped=position.skipped,
         bad_records=journal.bad_records,
-        lost=journal.position.lost,
+        lost=position.lost,
+        packed=packed,
         fingerprint=journal.fingerprint,
     )
 
@@ -88,6 +107,34 @@ def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
 def seen_name(shard: FileEntry) -> str:
     """The file beside a shard that holds the hashes of its documents."""
     return f"{shard.name}.seen"
+
+
+def carried_name(shard: FileEntry) -> str:
+    """The file beside a shard that holds the pieces carried into the buffer in which the shard ends."""
+    return f"{shard.name}.carried"
+
+
+def write_carried(output: OutputFolder, journal: Journal, shard: FileEntry, carried: TokenBatch | None) -> None:
+    """Keep the pieces that the next shard begins with, beside the one that is finished.
+
+    Those kept beside the last but one are of no use any more: the journal names the last.
+    """
+    output.write_staged(carried_name(shard), pieces_to_bytes(carried))
+    if len(journal.parts) > 1:
+        output.remove_staged(carried_name(journal.parts[-2]))
+
+
+def read_carried(output: OutputFolder, journal: Journal) -> TokenBatch | None:
+    """The pieces that the next shard begins with.
+
+    Raises:
+        DataError: the file that holds them is damaged.
+        StorageError: it is not there.
+    """
+    if not journal.parts:
+        return None
+    name = carried_name(journal.parts[-1])
+    return pieces_from_bytes(output.read_staged(name), output.display(output.staged_path(name)))
 
 
 def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
@@ -143,15 +190,33 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         bad_records=journal.bad_records,
     )
 
+    cut_documents = journal.position.cut_documents
+
+    def on_buffer(buffer: Buffer) -> None:
+        nonlocal cut_documents
+        ledger.take(buffer.documents)
+        cut_documents += buffer.cut_documents
+
+    packing = options.packing
+    carried = read_carried(output, journal) if packing is not None else None
+    packer = None if packing is None else Packer(packing, carried)
+    rows = RowLedger(on_buffer, journal.position.rows, carried)
+
+    def position_now() -> Position:
+        return replace(ledger.position, rows=rows.rows, cut_documents=cut_documents)
+
     def commit(shard: FileEntry) -> None:
         nonlocal journal
         if isinstance(dedup, Dedup):
             output.write_staged(seen_name(shard), ledger.take_digests())
+        if packer is not None:
+            write_carried(output, journal, shard, rows.carried)
+        position = position_now()
         journal = replace(
             journal,
             parts=(*journal.parts, shard),
-            position=ledger.position,
-            bad_records=tuple(selection.bad_records[: ledger.position.skipped.bad]),
+            position=position,
+            bad_records=tuple(selection.bad_records[: position.skipped.bad]),
         )
         output.write_journal(journal)
 
@@ -188,7 +253,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             file_tokens=options.file_tokens,
             finished=journal.parts,
             kept=kept,
-            on_group=ledger.take,
+            on_group=ledger.take if packer is None else rows.take,
             on_shard=commit,
         ) as writer,
         encoders(job.tokenizer, options.workers) as encoding_with,
@@ -198,7 +263,11 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         for batch, tokens in encoded:
             ledger.add(batch.documents, tokens.lost)
             columns = [(each.record.columns, each.record.origin) for each in batch.documents] if len(kept) else []
-            writer.add(tokens, columns_table(columns, kept) if columns else None)
+            if packer is None:
+                writer.add(tokens, columns_table(columns, kept) if columns else None)
+            else:
+                for buffer in packer.add(tokens):
+                    writer.add(rows.add(buffer))
             done = replace(
                 done,
                 documents=done.documents + len(tokens.lengths),
@@ -214,6 +283,8 @@ def write_shards(job: Job, journal: Journal) -> Journal:
                 f"nothing is left of the input: {left_out.duplicates:,} duplicates, {left_out.empty:,} empty texts and "
                 f"{left_out.bad:,} bad records were left out."
             )
+        for buffer in () if packer is None else packer.finish():
+            writer.add(rows.add(buffer))
         writer.complete(may_be_empty=options.world_size > 1)  # there may be more ranks than files
     if writer.without_value and done.documents > finished_before:
         warnings.warn(
@@ -222,7 +293,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             PretokenizeWarning,
             stacklevel=2,
         )
-    position = ledger.position
+    position = position_now()
     if options.max_docs is None or position.documents < options.max_docs:
         position = replace(position, skipped=selection.skipped)  # also what came after the last document
     journal = replace(

@@ -100,16 +100,52 @@ class TokenBatch:
         tokens: every document's ids, shape ``(lengths.sum(),)``, uint16 or int32.
         lengths: tokens of each document, shape ``(documents,)``, int64.
         lost: what was lost of the documents that lost something, by their index in the batch.
+        aligned: other values that every token has, by the name of their column; of the same shape as ``tokens``.
     """
 
     tokens: TokenArray
     lengths: npt.NDArray[np.int64]
     lost: Mapping[int, Lost] = field(default_factory=dict)
+    aligned: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
-    def with_appended(self, token_id: int) -> TokenBatch:
-        """The same documents, each followed by one more token."""
+    def between(self, first: int, last: int, before: int) -> TokenBatch:
+        """The documents from ``first`` to before ``last``, without what was lost; arrays are views.
+
+        Args:
+            first: the index of the first of them.
+            last: that of the first that is not among them.
+            before: tokens of the documents before ``first``.
+        """
+        lengths = self.lengths[first:last]
+        tokens = slice(before, before + int(lengths.sum()))
+        aligned = {name: values[tokens] for name, values in self.aligned.items()}
+        return TokenBatch(tokens=self.tokens[tokens], lengths=lengths, aligned=aligned)
+
+    def copied(self) -> TokenBatch:
+        """The same documents in arrays of their own, so that those they were a part of need not live on."""
+        aligned = {name: values.copy() for name, values in self.aligned.items()}
+        return replace(self, tokens=self.tokens.copy(), lengths=self.lengths.copy(), aligned=aligned)
+
+    @staticmethod
+    def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
+        """The documents of several batches, at least one, without what was lost."""
+        if len(batches) == 1:
+            return batches[0]
+        return TokenBatch(
+            tokens=np.concatenate([batch.tokens for batch in batches]),
+            lengths=np.concatenate([batch.lengths for batch in batches]),
+            aligned={name: np.concatenate([batch.aligned[name] for batch in batches]) for name in batches[0].aligned},
+        )
+
+    def with_appended(self, token_id: int, aligned: Mapping[str, Any] | None = None) -> TokenBatch:
+        """The same documents, each followed by one more token, with its values of the aligned columns."""
         ends = np.cumsum(self.lengths)
-        return replace(self, tokens=np.insert(self.tokens, ends, token_id), lengths=self.lengths + 1)
+        return replace(
+            self,
+            tokens=np.insert(self.tokens, ends, token_id),
+            lengths=self.lengths + 1,
+            aligned={name: np.insert(values, ends, (aligned or {})[name]) for name, values in self.aligned.items()},
+        )
 
     def documents_of(self, tokens: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """The indices of the documents that the tokens of these indices are in."""

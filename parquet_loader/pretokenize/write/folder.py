@@ -211,6 +211,12 @@ class OutputFolder:
         """Write a small file beside the shards."""
         self.filesystem.replace(self.staged_path(name), content)
 
+    def remove_staged(self, name: str) -> None:
+        """Remove a file beside the shards, if it is there."""
+        path = self.staged_path(name)
+        if self.filesystem.exists(path):
+            self.filesystem.remove(path)
+
     def read_staged(self, name: str) -> bytes:
         """A file beside the shards.
 
@@ -220,8 +226,8 @@ class OutputFolder:
         raw = self._read(f"{self._staging}/{name}")
         if raw is None:
             raise StorageError(
-                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. It has "
-                f"been removed: start again with overwrite=True."
+                f"{self.display(self._staging)}/{name} is missing, though the run's journal names it. Remove the "
+                f"folder that it was in, to start again."
             )
         return raw
 

@@ -46,6 +46,8 @@ class Position:
         text_bytes: of those documents, in UTF-8.
         skipped: what was not written before this position.
         lost: text that the vocabulary could not hold, of the documents that were written.
+        rows: where documents are packed: the rows that are written of those that come next, which are packed together.
+        cut_documents: documents that were longer than a row.
     """
 
     cursor: Cursor | None = None
@@ -53,6 +55,8 @@ class Position:
     text_bytes: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     lost: Lost = NOTHING_LOST
+    rows: int = 0
+    cut_documents: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from ...errors import DataError
 from ..tokenizers.base import NOTHING_LOST, Lost, TokenizerInfo
 
 __all__ = [
+    "BOUNDARIES",
     "FORMAT_VERSION",
     "MANIFEST_NAME",
     "MAX_LISTED_BAD_RECORDS",
@@ -19,12 +20,15 @@ __all__ = [
     "Encoding",
     "FileEntry",
     "Manifest",
+    "Packed",
+    "Packing",
     "Skipped",
 ]
 
 
 MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
+BOUNDARIES = "document_ids"
 
 T = TypeVar("T")
 # Staged, staged by a rank, or published: a path that leads out of the folder is none of these.
@@ -44,6 +48,9 @@ _MAY_HOLD: dict[str, Callable[[Any], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(each, str) for each in value),
     "Mapping[str, Any]": lambda value: isinstance(value, dict),
+    "Mapping[str, str]": lambda value: (
+        isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    ),
     "Cursor | None": lambda value: value is None or (value and isinstance(value, tuple) and all(map(_is_count, value))),
 }
 
@@ -90,6 +97,25 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How documents are packed into training rows.
+
+    Attributes:
+        pack: by what rule: ``"best-fit"``.
+        seq_len: the most ids of a row.
+        tail: what becomes of rows that are far from full when a buffer is packed: ``"carry"`` or ``"pad"``.
+        buffer_tokens: tokens that are packed at a time, about.
+        boundaries: the aligned column that numbers the documents of a row, from 0.
+    """
+
+    pack: str = "best-fit"
+    seq_len: int
+    tail: str = "carry"
+    buffer_tokens: int
+    boundaries: str = BOUNDARIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
     """How text became tokens: the same for every file of a set.
 
@@ -99,6 +125,8 @@ class Encoding:
         tokenizer: what is known of the tokenizer, with the vocabulary's size and the end-of-document token.
         eos_appended: whether every document ends with that token.
         kept_columns: other columns of the documents, in the files beside that of tokens.
+        aligned: the columns that have a value for every token, and their dtypes.
+        packing: how documents were packed into rows; None where each is a row.
     """
 
     column: str
@@ -106,6 +134,8 @@ class Encoding:
     tokenizer: TokenizerInfo
     eos_appended: bool
     kept_columns: tuple[str, ...] = ()
+    aligned: Mapping[str, str] = field(default_factory=dict)
+    packing: Packing | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The plain values that JSON holds."""
@@ -121,6 +151,8 @@ class Encoding:
             "eos_id": info.eos_id,
             "eos_appended": self.eos_appended,
             **({"kept_columns": list(self.kept_columns)} if self.kept_columns else {}),
+            **({"aligned": dict(self.aligned)} if self.aligned else {}),
+            **({"packing": asdict(self.packing)} if self.packing is not None else {}),
         }
 
     @staticmethod
@@ -129,8 +161,29 @@ class Encoding:
         named = {name: values["tokenizer"][name] for name in ("name", "sha256")}
         info = from_plain(TokenizerInfo, named | {name: values[name] for name in ("vocab_size", "eos_token", "eos_id")})
         known = {name: values[name] for name in ("column", "dtype", "eos_appended")}
-        kept = tuple(values.get("kept_columns", ()))
-        return from_plain(Encoding, known | {"tokenizer": info, "kept_columns": kept})
+        packing = values.get("packing")
+        more = {
+            "tokenizer": info,
+            "kept_columns": tuple(values.get("kept_columns", ())),
+            "aligned": values.get("aligned", {}),
+            "packing": None if packing is None else from_plain(Packing, packing),
+        }
+        return from_plain(Encoding, known | more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """What packing has done.
+
+    Attributes:
+        documents: that were packed.
+        cut_documents: those of them that were longer than a row.
+        padding: ids that the rows lack of being full, which a loader adds.
+    """
+
+    documents: int
+    cut_documents: int
+    padding: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +228,7 @@ class Manifest:
         skipped: how many records were not written.
         bad_records: which of them were bad, the first `MAX_LISTED_BAD_RECORDS`.
         lost: text that the vocabulary could not hold.
+        packed: what packing has done, where the set is packed.
         fingerprint: what the set depends on: the source, the options.
     """
 
@@ -184,17 +238,34 @@ class Manifest:
     skipped: Skipped = field(default_factory=Skipped)
     bad_records: tuple[BadEntry, ...] = ()
     lost: Lost = NOTHING_LOST
+    packed: Packed | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:
-        """Documents of all files."""
+        """Documents of the set."""
+        return self.rows if self.packed is None else self.packed.documents
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files: the documents, unless these are packed."""
         return sum(file.documents for file in self.files)
 
     @property
     def tokens(self) -> int:
         """Tokens of all files."""
         return sum(file.tokens for file in self.files)
+
+    def describe_packing(self) -> str:
+        """A sentence for people, after a space; nothing where documents are not packed."""
+        if self.packed is None or self.encoding.packing is None:
+            return ""
+        cut, documents, seq_len = self.packed.cut_documents, self.packed.documents, self.encoding.packing.seq_len
+        return (
+            f" They are packed in {self.rows:,} rows of up to {seq_len:,} tokens: "
+            f"{100 * self.packed.padding / max(1, self.rows * seq_len):.2f} % of the rows is left for padding, and "
+            f"{cut:,} documents ({100 * cut / max(1, documents):.1f} %), all longer than a row, are cut."
+        )
 
     def to_json(self) -> str:
         """The text of ``_manifest.json``."""
@@ -205,6 +276,7 @@ class Manifest:
             "skipped": asdict(self.skipped),
             "bad_records": [asdict(entry) for entry in self.bad_records],
             "lost": asdict(self.lost),
+            **({} if self.packed is None else {"rows": self.rows, "packed": asdict(self.packed)}),
             "files": [asdict(file) for file in self.files],
             "fingerprint": dict(self.fingerprint),
         }
@@ -234,6 +306,7 @@ class Manifest:
                     "skipped": from_plain(Skipped, values.get("skipped", {})),
                     "bad_records": tuple(from_plain(BadEntry, entry) for entry in values.get("bad_records", [])),
                     "lost": from_plain(Lost, values.get("lost", {})),
+                    "packed": from_plain(Packed, values["packed"]) if "packed" in values else None,
                     "fingerprint": values.get("fingerprint", {}),
                 },
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from ...storage.filesystems import open_filesystem, relative_to
 from ...storage.secrets import Location
 from ..tokenizers.base import Tokenizer
 from .folder import is_shard
-from .manifest import MANIFEST_NAME, FileEntry, Manifest
+from .manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Packing
 
 __all__ = ["SAMPLES", "Verification", "verify_set"]
 
@@ -41,7 +42,8 @@ class Verification:
         manifest = self.manifest
         lines = [
             f"Verified {manifest.documents:,} documents, {manifest.tokens:,} tokens in {len(manifest.files):,} files: "
-            f"checksums, counts and ids are correct.{manifest.lost.describe()} Some documents:"
+            f"checksums, counts and ids are correct.{manifest.lost.describe()}{manifest.describe_packing()} "
+            f"Some {'documents' if manifest.packed is None else 'rows'}:"
         ]
         return "\n".join(lines + [f"  {where}: {text!r}" for where, text in self.samples])
 
@@ -77,7 +79,8 @@ def verify_set(
             f"{tokenizer.info.name!r}.",
             path=f"{folder}/{MANIFEST_NAME}",
         )
-    wanted = np.linspace(0, manifest.documents - 1, min(SAMPLES, manifest.documents)).astype(int).tolist()
+    _verify_packed(manifest, f"{folder}/{MANIFEST_NAME}")
+    wanted = np.linspace(0, manifest.rows - 1, min(SAMPLES, manifest.rows)).astype(int).tolist()
     samples: list[tuple[str, str]] = []
     before = 0
     for entry in manifest.files:
@@ -98,6 +101,54 @@ def verify_set(
     return Verification(manifest=manifest, samples=tuple(samples))
 
 
+def _verify_packed(manifest: Manifest, name: str) -> None:
+    packing, packed = manifest.encoding.packing, manifest.packed
+    if packing is None or packed is None:
+        return
+    padding = manifest.rows * packing.seq_len - manifest.tokens
+    if packed.padding != padding:
+        raise DataError(
+            f"its rows lack {padding:,} ids of being full, and it says {packed.padding:,}.",
+            path=name,
+        )
+
+
+def _verify_group(table: pa.Table, encoding: Encoding, name: str, group: int) -> None:
+    """Every aligned column has a value for every token; rows that are packed are what they should be."""
+    lengths = pc.list_value_length(table.column(encoding.column))
+    for column in encoding.aligned:
+        if pc.list_value_length(table.column(column)) != lengths:
+            raise DataError(
+                "its lists are not as long as those of the tokens.", path=name, row_group=group, column=column
+            )
+    if encoding.packing is not None:
+        ids = pc.list_flatten(table.column(encoding.packing.boundaries)).to_numpy()
+        _verify_rows(lengths.to_numpy(), ids, encoding.packing, name, group)
+
+
+def _verify_rows(
+    lengths: npt.NDArray[np.int32], ids: npt.NDArray[np.int32], packing: Packing, name: str, group: int
+) -> None:
+    """Rows have a token and are not too long, and their documents are numbered from 0, one after the other."""
+    wrong = np.flatnonzero((lengths < 1) | (lengths > packing.seq_len))
+    if len(wrong):
+        raise DataError(
+            f"a row has {lengths[wrong[0]]:,} ids, and rows have from 1 to {packing.seq_len:,}.",
+            path=name,
+            row_group=group,
+        )
+    first = np.cumsum(lengths) - lengths
+    steps = np.diff(ids)
+    steps[first[1:] - 1] = 0  # from one row to the next
+    if ids[first].any() or steps.min(initial=0) < 0 or steps.max(initial=0) > 1:
+        raise DataError(
+            "the documents of a row are not numbered from 0, one after the other.",
+            path=name,
+            row_group=group,
+            column=packing.boundaries,
+        )
+
+
 def _verify_file(
     parquet: pq.ParquetFile, entry: FileEntry, manifest: Manifest, name: str, rows: list[int]
 ) -> list[tuple[int, list[int]]]:
@@ -105,11 +156,13 @@ def _verify_file(
     documents, tokens, found = 0, 0, []
     for group in range(parquet.num_row_groups):
         try:
-            column = parquet.read_row_group(group, use_threads=False).column(manifest.encoding.column).combine_chunks()
+            table = parquet.read_row_group(group, use_threads=False).combine_chunks()
         except StorageError:
             raise
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"cannot be read: {error}", path=name, row_group=group) from error
+        column = table.column(manifest.encoding.column).combine_chunks()
+        _verify_group(table, manifest.encoding, name, group)
         largest = pc.max(column.values).as_py() if len(column.values) else 0
         if largest >= manifest.encoding.tokenizer.vocab_size:
             raise DataError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -68,18 +68,26 @@ class Layout:
     compression_level: int | None = None
     page_bytes: int = 1 << 20
 
-    def writer_options(self, dtype: npt.DTypeLike, kept: Any = ()) -> dict[str, Any]:
+    def writer_options(
+        self, dtype: npt.DTypeLike, kept: Any = (), aligned: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """The arguments for ``pyarrow.parquet.ParquetWriter``, for ids of this dtype and the columns kept beside them.
 
-        Those are read a few at a time, by people: they take zstd and a dictionary.
+        Those are read a few at a time, by people: they take zstd and a dictionary. Aligned columns are read with the
+        tokens, and lie as they do. Values of eight bytes are split too: they hardly ever need all of them.
         """
-        encoding = "BYTE_STREAM_SPLIT" if np.dtype(dtype).itemsize == 2 else "PLAIN"
+        per_token = {TOKEN_COLUMN: dtype, **(aligned or {})}
+        encodings = {
+            _leaf_of(name): "BYTE_STREAM_SPLIT" if np.dtype(kind).itemsize in (2, 8) else "PLAIN"
+            for name, kind in per_token.items()
+        }
         leaves = [leaf for field in kept for leaf in _leaves(field.name, field.type)]
+        level = self.compression_level
         return {
             "use_dictionary": leaves or False,
-            "column_encoding": {_TOKEN_LEAF: encoding},
-            "compression": {_TOKEN_LEAF: self.compression, **dict.fromkeys(leaves, "zstd")},
-            "compression_level": None if self.compression_level is None else {_TOKEN_LEAF: self.compression_level},
+            "column_encoding": encodings,
+            "compression": {**dict.fromkeys(encodings, self.compression), **dict.fromkeys(leaves, "zstd")},
+            "compression_level": None if level is None else dict.fromkeys(encodings, level),
             "data_page_size": self.page_bytes,
             "write_page_checksum": True,
             "write_statistics": True,
@@ -87,7 +95,11 @@ class Layout:
 
 
 LAYOUT = Layout()
-_TOKEN_LEAF = f"{TOKEN_COLUMN}.list.element"
+
+
+def _leaf_of(column: str) -> str:
+    """The path of the values of a column of lists."""
+    return f"{column}.list.element"
 
 
 def _leaves(name: str, kind: Any) -> list[str]:
@@ -103,10 +115,16 @@ def _leaves(name: str, kind: Any) -> list[str]:
     return [leaf for each in inner for leaf in _leaves(*each)]
 
 
-def token_schema(dtype: npt.DTypeLike, kept: Any = ()) -> Any:
-    """The Arrow schema of a file: ``tokens: list<element: dtype not null> not null``, and the columns kept beside."""
+def token_schema(dtype: npt.DTypeLike, kept: Any = (), aligned: Mapping[str, str] | None = None) -> Any:
+    """The Arrow schema of a file: ``tokens: list<element: dtype not null> not null``, aligned columns likewise, and
+    the columns kept beside.
+    """
+    return pa.schema([*(_list_field(*each) for each in [(TOKEN_COLUMN, dtype), *(aligned or {}).items()]), *kept])
+
+
+def _list_field(name: str, dtype: npt.DTypeLike) -> Any:
     element = pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False)
-    return pa.schema([pa.field(TOKEN_COLUMN, pa.list_(element), nullable=False), *kept])
+    return pa.field(name, pa.list_(element), nullable=False)
 
 
 class SetWriter:
@@ -190,7 +208,7 @@ class SetWriter:
         """
         self._write_settled()
         if self._waiting_tokens:
-            self._write_group(_joined(self._waiting), self._joined_columns())
+            self._write_group(TokenBatch.joined(self._waiting), self._joined_columns())
         self._close_shard()
         if not self._entries and not may_be_empty:
             raise ConfigError("the input holds no text: it gave not one token. Check the input and text_column.")
@@ -212,18 +230,14 @@ class SetWriter:
     def _write_settled(self) -> None:
         if not self._waiting:
             return
-        waiting, columns = _joined(self._waiting), self._joined_columns()
+        waiting, columns = TokenBatch.joined(self._waiting), self._joined_columns()
         document, token = 0, 0
         for documents in plan_row_groups(waiting.lengths, self._row_group_tokens):
-            lengths = waiting.lengths[document : document + documents]
-            tokens = int(lengths.sum())
-            self._write_group(
-                TokenBatch(tokens=waiting.tokens[token : token + tokens], lengths=lengths),
-                columns.slice(document, documents) if columns is not None else None,
-            )
-            document, token = document + documents, token + tokens
+            group = waiting.between(document, document + documents, token)
+            self._write_group(group, columns.slice(document, documents) if columns is not None else None)
+            document, token = document + documents, token + len(group.tokens)
         # Copies, so that the joined arrays do not live on behind a small rest of them.
-        rest = TokenBatch(tokens=waiting.tokens[token:].copy(), lengths=waiting.lengths[document:].copy())
+        rest = waiting.between(document, len(waiting.lengths), token).copied()
         self._waiting = [rest]
         self._waiting_tokens = len(rest.tokens)
         self._columns = [] if columns is None else [columns.slice(document).combine_chunks()]
@@ -278,17 +292,20 @@ class _Shard:
         self._row_groups = 0
         self._name = name
         self._encoding = encoding
-        self._schema = token_schema(encoding.dtype, kept)
+        self._schema = token_schema(encoding.dtype, kept, encoding.aligned)
         self._stream = output.filesystem.open(output.staged_path(name), "wb")
-        self._writer = pq.ParquetWriter(self._stream, self._schema, **layout.writer_options(encoding.dtype, kept))
+        options = layout.writer_options(encoding.dtype, kept, encoding.aligned)
+        self._writer = pq.ParquetWriter(self._stream, self._schema, **options)
 
     def write(self, group: TokenBatch, columns: Any) -> None:
         offsets: TokenArray = np.zeros(len(group.lengths) + 1, dtype=np.int32)
         np.cumsum(group.lengths, out=offsets[1:])
-        lists = pa.ListArray.from_arrays(
-            pa.array(offsets), pa.array(group.tokens), type=self._schema.field(TOKEN_COLUMN).type
-        )
-        arrays = [lists, *(columns.columns if columns is not None else ())]
+        per_token = [group.tokens, *(group.aligned[name] for name in self._encoding.aligned)]
+        lists = [
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=field.type)
+            for field, values in zip(self._schema, per_token, strict=False)  # the first of its fields
+        ]
+        arrays = [*lists, *(columns.columns if columns is not None else ())]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(group.lengths))
         self.tokens += len(group.tokens)
         self._documents += len(group.lengths)
@@ -314,12 +331,3 @@ class _Shard:
         for closable in (self._writer, self._stream):
             with suppress(Exception):
                 closable.close()
-
-
-def _joined(batches: list[TokenBatch]) -> TokenBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return TokenBatch(
-        tokens=np.concatenate([batch.tokens for batch in batches]),
-        lengths=np.concatenate([batch.lengths for batch in batches]),
-    )

@@ -580,7 +580,7 @@ def test_the_tokenizer_that_meta_json_names_is_kept(tmp_path: Path, meta: dict[s
             TokenizedOptions(dtype="uint16"),
             "dtype='uint16' is for chunks, datatrove, dolma, and .* is megatron",
         ),
-        ("dolma", TokenizedOptions(column="x"), "column='x' is for hf, arrow, parquet, and .* is dolma"),
+        ("dolma", TokenizedOptions(column="x"), "column='x' is for hf, arrow, parquet, jsonl, and .* is dolma"),
     ],
 )
 def test_an_option_that_a_format_has_no_use_for_is_refused(

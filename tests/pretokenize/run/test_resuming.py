@@ -110,6 +110,18 @@ def test_finished_parts_are_not_written_again(tmp_path: Path, options: Callable[
     assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in parts[: len(before)]] == before
 
 
+def test_a_finished_part_that_is_gone_is_told_and_overwriting_starts_anew(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    pretokenize(options("quiet"))
+    stop_after(options(), 450)
+    (tmp_path / "out/_staging-run/1.parquet").unlink()
+    with pytest.raises(StorageError, match=r"1\.parquet is not there; .* Start again with overwrite=True"):
+        pretokenize(options())
+    pretokenize(options(overwrite=True))
+    assert contents(tmp_path / "out") == contents(tmp_path / "quiet")
+
+
 @pytest.mark.filterwarnings("ignore::parquet_loader.pretokenize.PretokenizeWarning")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_set_is_the_same_for_any_number_of_workers(
@@ -145,7 +157,7 @@ def test_going_on_works_on_an_object_store_too(memory_url: str, options: Callabl
 
 
 DRIVER = """
-    import os, shutil, sys
+    import json, os, shutil, sys
     from pathlib import Path
     import numpy as np
     import pyarrow as pa
@@ -178,6 +190,7 @@ DRIVER = """
             inputs=(str(work / "old.txt" if old else work / "in.jsonl"),), output=str(output), tokenizer="bytes",
             row_group_tokens=12_000, file_tokens=12_000, batch_bytes=4000, dedup=not old, overwrite=not old,
             seen_hashes=None if old else str(output) + ".seen", write_seen_hashes=not old,
+            **json.loads(sys.argv[3]),
         ))
 
     def in_a_fork(*arguments, **keywords):
@@ -226,11 +239,14 @@ DRIVER = """
 """
 
 
+@pytest.mark.parametrize(
+    "packing", [{}, {"pack": "best-fit", "seq_len": 60, "pack_buffer_tokens": 2_000}], ids=["documents", "packed"]
+)
 def test_a_kill_at_any_step_in_the_folder_loses_nothing(
-    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path]
+    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path], packing: dict[str, Any]
 ) -> None:
     jsonl(texts)
-    steps = int(subprocesses.run(DRIVER, tmp_path, 5))  # with 1 it takes minutes
+    steps = int(subprocesses.run(DRIVER, tmp_path, 5, json.dumps(packing)))  # with 1 it takes minutes
     assert steps > 60
 
 
