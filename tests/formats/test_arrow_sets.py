@@ -89,6 +89,14 @@ def test_the_same_documents_in_the_same_groups_give_the_same_batches(tmp_path: P
             assert np.array_equal(np.concatenate([batches[number] for batches in ranks]), rows)
 
 
+def test_other_processes_decode_the_same(tmp_path: Path) -> None:
+    sets = write_sets(tmp_path, np.random.default_rng(78))
+    options: dict[str, Any] = {"lanes": 4, "seq_len": 8, "window": 2, "eos_id": 121, "vocab_size": 122}
+    expected = batches_of(sets["parquet"], 10, **options)
+    found = batches_of(sets["file"], 10, **options, processes=1)
+    assert all(np.array_equal(rows, batch) for rows, batch in zip(expected, found, strict=True))
+
+
 def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
     sets = write_sets(tmp_path, np.random.default_rng(77))
     options: dict[str, Any] = {"lanes": 4, "seq_len": 8, "window": 2, "eos_id": 121, "vocab_size": 122}
