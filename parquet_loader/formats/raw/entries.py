@@ -13,6 +13,7 @@ equal stretches, whatever documents that cuts in two.
 from __future__ import annotations
 
 import posixpath
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head
 from .megatron import HEAD_BYTES, MegatronHead, check_size, document_ends, read_head
 from .meta import MetaFile, read_meta
 
-__all__ = ["GROUP_TOKENS", "MOST_SEQUENCES", "RawReader", "idx_of", "impossible", "stored_dtype"]
+__all__ = ["GROUP_TOKENS", "MOST_SEQUENCES", "RawReader", "checksum_of", "idx_of", "impossible", "stored_dtype"]
 
 GROUP_TOKENS = 1 << 20
 # Of Megatron's, where there are more than one document: what tells of their lengths stays small.
@@ -38,11 +39,19 @@ _LONGEST_META = 64 << 20
 _NAMES = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
 _CODEC = CODEC_NAMES.index("UNCOMPRESSED")
 _NO_PAGES = (-1, 0, _CODEC)
+_PLACES = ("lengths", "sequences", "entries", "checksum")  # a row group's own numbers, see `impossible`
 
 
 def stored_dtype(name: str) -> np.dtype[np.integer] | None:
     """The type of ids of a name; None where there is none."""
     return np.dtype(name).newbyteorder("<") if name in _NAMES else None
+
+
+def checksum_of(ends: IntArray, checksum: int = 0) -> int:
+    """A checksum of where documents end, counted in tokens of the row group, shape ``(documents,)``; going on from that
+    of those before.
+    """
+    return zlib.crc32(ends.astype("<i8", copy=False).tobytes(), checksum)
 
 
 def idx_of(path: str) -> str:
@@ -283,7 +292,7 @@ class _Group:
     slots: int
     tokens: int
     start: int
-    places: tuple[int, int, int] = (-1, 0, -1)
+    places: tuple[int, ...] = (-1, 0, -1, 0)
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -322,6 +331,7 @@ class _Groups:
         self._begin = (0, 0, 0)  # documents, sequences and tokens before the row group that is open
         self._is_plain = True  # whether each of its documents is a sequence
         self._empty = 0  # of its documents
+        self._checksum = 0
 
     def add(self, ends: IntArray, tokens: IntArray) -> None:
         """Documents that follow: where they end among sequences, and among tokens, shape ``(documents,)``."""
@@ -338,6 +348,7 @@ class _Groups:
             if stop > at:
                 self._is_plain &= bool(plain[at:stop].all())
                 self._empty += int(np.count_nonzero(empty[at:stop]))
+                self._checksum = checksum_of(tokens[at:stop] - first, self._checksum)
                 self._documents += stop - at
                 self._sequences, self.tokens = int(ends[stop - 1]), int(tokens[stop - 1])
                 at = stop
@@ -361,11 +372,12 @@ class _Groups:
                     head.lengths_at + 4 * sequences,
                     self._sequences - sequences,
                     -1 if self._is_plain else head.entries_at + 8 * documents,
+                    self._checksum,
                 ),
             )
         )
         self._begin = self._documents, self._sequences, self.tokens
-        self._is_plain, self._empty = True, 0
+        self._is_plain, self._empty, self._checksum = True, 0, 0
 
 
 def _entry(column: str, kind: str, dtype: np.dtype[np.integer], groups: Iterable[_Group]) -> FileEntry:
@@ -390,18 +402,18 @@ def _entry(column: str, kind: str, dtype: np.dtype[np.integer], groups: Iterable
         )
         for number, each in enumerate(groups)
     ]
-    numbers = np.array(rows, np.int64).reshape(-1, len(ENTRY_ARRAYS) + 3).T
+    numbers = np.array(rows, np.int64).reshape(-1, len(ENTRY_ARRAYS) + len(_PLACES)).T
     return FileEntry({column: (layout, np.ascontiguousarray(numbers))})
 
 
 def impossible(numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | None:
-    """See `Format.impossible`. A row group of Megatron's has three numbers of its own: the byte of the index at which
-    its sequences' lengths begin, how many of these there are, and the byte at which its entries of documents begin, or
-    -1 where each sequence is a document. In a stream they are -1, 0 and -1.
+    """See `Format.impossible`. A row group of Megatron's has numbers of its own: the byte of the index at which its
+    sequences' lengths begin, how many of these there are, the byte at which its entries of documents begin, or -1 where
+    each sequence is a document, and a checksum of where its documents end. In a stream they are -1, 0, -1 and 0.
     """
-    if len(numbers) != len(ENTRY_ARRAYS) + 3:
+    if len(numbers) != len(ENTRY_ARRAYS) + len(_PLACES):
         return (0, f"{len(numbers)} in all") if numbers.shape[1] else None
-    of = dict(zip((*ENTRY_ARRAYS, "lengths", "sequences", "entries"), numbers, strict=True))
+    of = dict(zip((*ENTRY_ARRAYS, *_PLACES), numbers, strict=True))
     wrong = (of["row_group"] < 0) | (of["rows"] < 1) | (of["slots"] < of["rows"]) | (of["slots"] > MAX_SLOTS)
     wrong |= (of["tokens"] < 0) | (of["tokens"] > of["slots"])
     wrong |= (of["start"] < 0) | (of["start"] > sizes) | (of["length"] < 0) | (of["length"] > sizes - of["start"])
@@ -413,5 +425,5 @@ def impossible(numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | No
     if not wrong.any():
         return None
     at = int(wrong.argmax())
-    shown = ("rows", "slots", "tokens", "start", "length", "lengths", "sequences", "entries")
+    shown = ("rows", "slots", "tokens", "start", "length", *_PLACES)
     return at, ", ".join(f"{name} {int(of[name][at]):,}" for name in shown)
