@@ -36,7 +36,7 @@ from .errors import (
     of_source,
 )
 from .index.index import DatasetIndex
-from .options import LoaderOptions
+from .options import LoaderOptions, aligned_columns
 from .order.ending import finish_of
 from .order.mixture import BLOCK, Lattice, Weights, integer_weights, shown_weights
 from .order.order import Window
@@ -812,7 +812,9 @@ def run_of(
     """
     run: SetRun | MixtureRun
     if isinstance(source, Mapping):
-        run = MixtureRun(source, options, counters)
+        named = [each.aligned for each in source.values() if isinstance(each, Component) and each.aligned]
+        aligned = dict.fromkeys(name for names in named for name in names) | aligned_columns(options.aligned)
+        run = MixtureRun(source, replace(options, aligned=aligned), counters)
     else:
         for name, default in (("weights", None), ("exhausted", "raise")):
             if getattr(options, name) != default:

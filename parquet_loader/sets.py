@@ -61,7 +61,8 @@ class Component:
         storage_options: for the fsspec filesystem of a URL.
         index: a `DatasetIndex` of it, or the path of a saved one.
         format, raw_dtype: see `ParquetLoader`.
-        aligned: the columns that go with the tokens, and their values at EOS; see `ParquetLoader`.
+        aligned: the columns that go with the tokens, and their values at EOS; see `ParquetLoader`. Batches have what
+            the loader and all sources name.
         fill: what goes where this source has no such column, by name: a number, or ``"tokens"`` for the tokens
             themselves. Columns that are named here are not read.
 
@@ -195,9 +196,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds, kind=kind)
     if processes:
         check_storage(storage, processes)
-    fills = fill_values(part.fill or {})
-    aligned = aligned_columns(options.aligned if part.aligned is None else part.aligned)
-    aligned = {name: at_eos for name, at_eos in aligned.items() if name not in fills}
+    aligned, fills = _aligned_of(part, options)
     if part.index is None:
         index = index_storage(
             storage,
@@ -259,6 +258,23 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         window_given=window is not None,
         max_epochs=part.max_epochs,
     )
+
+
+def _aligned_of(part: Component, options: LoaderOptions) -> tuple[dict[str, float | None], dict[str, float | str]]:
+    """Of what goes with the tokens in batches, the columns that a source has, with their values at EOS; and what goes
+    in the place of the others.
+    """
+    asked = aligned_columns(options.aligned)
+    fills = {name: fill for name, fill in fill_values(part.fill or {}).items() if name in asked}
+    own = asked if part.aligned is None else aligned_columns(part.aligned)
+    for name in asked:
+        if name not in own and name not in fills:
+            raise ConfigError(
+                f"aligned={list(own)} leaves out {name!r}, which batches have: name it too, or say what goes there, "
+                f"fill={{{name!r}: 0}}, or 'tokens' for the tokens themselves"
+            )
+    at_eos = {name: asked.get(name) if value is None else value for name, value in own.items()}
+    return {name: value for name, value in at_eos.items() if name not in fills}, fills
 
 
 def _with_aligned(index: DatasetIndex, names: tuple[str, ...]) -> DatasetIndex:

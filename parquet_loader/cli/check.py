@@ -187,6 +187,11 @@ def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
         yield "the same as another", f"{told.documents:,} documents, {told.tokens:,} tokens ({told.share:.2%}){of}"
     yield "read", f"{report.read_bytes:,} bytes"
     others = "of others the page checksums, where there are any" if all_columns else "others were not read"
+    if report.format != "parquet":
+        others = (
+            "its counts and ids, which damage may leave as they are: such files have no checksums, and only bytes that "
+            "are others than at an earlier check show it"
+        )
     yield "verified", f"column {report.column!r}; {others}"
 
 

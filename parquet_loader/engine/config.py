@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -71,6 +71,10 @@ class EngineConfig:
             appends_eos=self.appends_eos,
         )
         return tokens, *self.aligned
+
+    def of_tokens(self) -> EngineConfig:
+        """Without what goes with the tokens."""
+        return replace(self, index=replace(self.index, aligned=()), aligned=(), fills={}) if self.aligned else self
 
     @property
     def held_itemsize(self) -> int:

@@ -19,6 +19,7 @@ __all__ = [
     "TASK_BYTES",
     "GroupCost",
     "beyond_bytes",
+    "documents_bytes",
     "group_costs",
     "kept_by_threads",
     "required_bytes",
@@ -118,6 +119,11 @@ def text_cost(plane: Plane, *, tokens: NumbersT, documents: NumbersT) -> Numbers
     return tokens * plane.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
 
 
+def documents_bytes(documents: int) -> int:
+    """What documents hold that are more than was thought, from being cut until the window is used up."""
+    return documents * 9 * _BORDER_BYTES  # see `text_cost` and `group_costs`
+
+
 def task_bytes(config: EngineConfig, spare_bytes: int, window_bytes: int) -> int:
     """What row groups that are one task hold at most, unless they are one alone.
 
@@ -214,7 +220,7 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
         across = sum(text_cost(plane, tokens=band, documents=rows + groups + lanes + 1) for plane in config.planes)
     fetch = 0
     # Every compression of the tokens with every one of what goes with them.
-    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in (index, *index.aligned)))))
+    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in index.planes))))
     of_each = np.ones(len(codecs), np.int64)
     for sizes in _largest(config):
         size = sizes[0]
@@ -273,7 +279,7 @@ def _largest(config: EngineConfig) -> list[list[ChunkSize]]:
                 rows=int(index.rows[picked].max()),
                 itemsize=max(layout.dtype.itemsize for layout in each.layouts),
             )
-            for each in (index, *index.aligned)
+            for each in index.planes
         ]
         for picked in (in_one, ~in_one)
         if picked.any()

@@ -28,11 +28,12 @@ import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray
 from ..checkpoint import ONLY
-from ..errors import LoaderClosedError
+from ..errors import ConfigError, LoaderClosedError
+from ..formats.base import STREAM_DOCUMENT_TOKENS, ColumnChunk
 from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
 from .config import CAUSES, Counters, EngineConfig
-from .cost import beyond_bytes, kept_by_threads, reserve_bytes
+from .cost import beyond_bytes, documents_bytes, kept_by_threads, reserve_bytes
 from .pack import Packer, Taken, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Clock, Prefetcher, Task
@@ -85,11 +86,32 @@ class _WindowJob:
         self.shared = shared
         self.work = WindowWork.of(place, config, plan)
         self._source = SourceWork.of(config)
+        self._more_bytes = 0  # that documents hold which are more than was thought
 
     @property
     def slices_bytes(self) -> int:
         """What stays held until the window is used up."""
-        return sum(cost.slices for cost in self.plan.costs.values())
+        return self._more_bytes + sum(cost.slices for cost in self.plan.costs.values())
+
+    def keep(self, documents: int, tokens: int, chunk: ColumnChunk) -> None:
+        """See `work.Keep`. It waits for nobody: what would have to be given back may be waiting for this.
+
+        Raises:
+            ConfigError: there is no room for them beside all that is held.
+        """
+        budget, more_bytes = self.shared.budget, documents_bytes(documents)
+        with budget.lock:
+            if budget.fits(more_bytes):
+                budget.acquire(more_bytes)
+                self._more_bytes += more_bytes
+                return
+        # If all of this window and of the next one is like that.
+        enough = self.config.budget_bytes + 2 * documents_bytes(self.work.tokens * documents // tokens)
+        raise ConfigError(
+            f"documents of row group {chunk.row_group} of {chunk.path} are of fewer than {STREAM_DOCUMENT_TOKENS} "
+            f"tokens in the mean, and budget_bytes {self.config.budget_bytes:,} has no room for where so many begin; "
+            f"give at least {enough:,}, or, in a new run, a smaller window"
+        )
 
     def run(self, task: TaskPlan, clock: Clock) -> tuple[_WindowJob, list[Slices]]:
         """Read and decode row groups, and cut every band that they complete."""
@@ -144,6 +166,7 @@ class _ThreadJob(_WindowJob):
             results,
             decoders=self.shared.decoders,
             hold=self.shared.reserve.hold,
+            keep=self.keep,
             stop=self.shared.stop,
             fetched=clock.has_fetched,
         )
@@ -240,7 +263,9 @@ class _HelpersJob(_WindowJob):
         budget = self.shared.budget
         # What is freed counts as free from the answer on; where there is no room to spare for it, it has to be.
         rest = budget.limit_bytes - budget.held_bytes < self._freed_bytes
-        answer = connection.do(work, self.work, self._in_memory(), hold=self.shared.reserve.hold, rest=rest)
+        answer = connection.do(
+            work, self.work, self._in_memory(), hold=self.shared.reserve.hold, keep=self.keep, rest=rest
+        )
         with budget.lock:
             told = connection.helper.retries
             self.shared.counters.retries += max(0, answer.retries[self._place] - told[self._place])

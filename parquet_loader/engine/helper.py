@@ -162,10 +162,20 @@ class _Connection:
                 results,
                 decoders=self._decoders,
                 hold=self._hold,
+                keep=self._keep,
                 fetched=lambda: read_seconds.append(time.monotonic() - begun),
             )
         retries = tuple(each.storage.retries for each in self._sources)
         return results.answer(tokens, fallbacks, retries, sum(read_seconds))
+
+    def _ask(self, message: wire.Hold | wire.Keep) -> None:
+        self._wire.send(message)
+        if not self._wire.receive()[0]:
+            raise _RefusedError
+
+    def _keep(self, documents: int, tokens: int, chunk: ColumnChunk) -> None:
+        """See `work.Keep`: the loader has it."""
+        self._ask(wire.Keep(documents, tokens, chunk))
 
     @contextlib.contextmanager
     def _hold(self, more_bytes: int, chunk: ColumnChunk) -> Iterator[None]:
@@ -173,9 +183,7 @@ class _Connection:
         if more_bytes <= 0:
             yield
             return
-        self._wire.send(wire.Hold(more_bytes, chunk))
-        if not self._wire.receive()[0]:
-            raise _RefusedError
+        self._ask(wire.Hold(more_bytes, chunk))
         try:
             yield
         finally:

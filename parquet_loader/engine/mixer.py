@@ -54,27 +54,24 @@ def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
     """What batches have beside the tokens: each name, sorted, and the type that holds the values of all sources.
 
     Raises:
-        ConfigError: there is none; a source has not what another has, nor anything in its place; or what it has in its
-            place is no value of the type.
+        ConfigError: there is none, or what a source has in their place is no such value.
     """
     stored: dict[str, list[np.dtype[Any]]] = {}
     for source in sources:
         for plane in source.aligned:
             stored.setdefault(plane.column, []).append(plane.dtype)
-        for name, value in source.fills.items():
-            stored.setdefault(name, []).extend([source.dtype] * (value == "tokens"))
-    found = {name: common_dtype(name, stored[name]) for name in sorted(stored) if stored[name]}
-    for source in sources:
-        for name in stored:
-            fill = source.fills.get(name)
-            if fill is None and all(plane.column != name for plane in source.aligned):
-                raise ConfigError(
-                    f"{source.storage.root} has no aligned column {name!r}, which other sources of the mixture have: "
-                    f"give its Component aligned={[name]!r}, or a value in its place, fill={{{name!r}: 0}}"
-                )
-            if isinstance(fill, (int, float)) and (name not in found or not holds(found[name], fill)):
-                kind = found.get(name, "no source's")
-                raise ConfigError(f"fill={{{name!r}: {fill!r}}} is no value of the aligned column, which is {kind}")
+        for name, fill in source.fills.items():
+            stored.setdefault(name, []).extend([source.dtype] * (fill == "tokens"))
+    numbers = [(source, *each) for source in sources for each in source.fills.items() if each[1] != "tokens"]
+    # What no source that is drawn any more has stored, is of the type that its numbers are.
+    alone = {name: [np.array(fill).dtype for _, other, fill in numbers if other == name] for name in stored}
+    found = {name: common_dtype(name, stored[name] or alone[name]) for name in sorted(stored)}
+    for source, name, fill in numbers:
+        if not holds(found[name], float(fill) if isinstance(fill, str) else fill):
+            raise ConfigError(
+                f"fill={{{name!r}: {fill!r}}} of {source.storage.root} is no value of the aligned column {name!r}, "
+                f"which is {found[name]}"
+            )
     return found
 
 

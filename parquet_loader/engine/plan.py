@@ -109,8 +109,8 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
     inside = clipped[1:] - clipped[:-1]
     each = group_costs(
         config,
-        [_size_of(each, groups) for each in (index, *index.aligned)],
-        codecs=[each.codec[groups] for each in (index, *index.aligned)],
+        [_size_of(each, groups) for each in index.planes],
+        codecs=[each.codec[groups] for each in index.planes],
         inside=inside,
         longest=np.array(longest),
         text=np.array(text),
@@ -151,7 +151,7 @@ def _size_of(index: DatasetIndex, groups: IntArray) -> ChunkSize:
 def _plan_task(index: DatasetIndex, window: Window, costs: Mapping[int, GroupCost], ordinals: list[int]) -> TaskPlan:
     groups = window.groups[ordinals]
     places: list[tuple[int, int, int, tuple[int, int]]] = []
-    for plane, each in enumerate((index, *index.aligned)):
+    for plane, each in enumerate(index.planes):
         where = (each.file[groups].tolist(), each.start[groups].tolist(), each.length[groups].tolist())
         places += zip(*where, ((plane, ordinal) for ordinal in ordinals), strict=True)
     reads: list[Read] = []

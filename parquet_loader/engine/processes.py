@@ -31,7 +31,7 @@ from ..storage.remote import FsspecStorage
 from . import wire
 from .segments import Segment, SegmentPool, new_file
 from .wire import Answer, BandWork, ClosedError, Request, Wire
-from .work import Hold, SourceWork, TaskWork, WindowWork
+from .work import Hold, Keep, SourceWork, TaskWork, WindowWork
 
 __all__ = ["Connection", "Helpers", "check_storage"]
 
@@ -87,13 +87,15 @@ class Connection(Wire):
         self._over = over  # set when helpers are not wanted any more
         self._windows: dict[int, WindowWork] = {}  # which the helper knows, by segments
 
-    def do(self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, *, hold: Hold, rest: bool) -> Answer:
+    def do(
+        self, work: TaskWork | BandWork, window: WindowWork, segment: Segment, *, hold: Hold, keep: Keep, rest: bool
+    ) -> Answer:
         """Have something done, and wait for it.
 
         Args:
             work, window: what.
             segment: of the window.
-            hold: see `run_task`.
+            hold, keep: see `run_task`.
             rest: whether the helper gives back to the system what it has freed, before it answers.
 
         Raises:
@@ -110,11 +112,11 @@ class Connection(Wire):
         try:
             request = Request(segment.number, segment.size, news, forgotten, rest, work)
             self.send(request, [segment.file] if known is None else [])
-            return self._answer(hold)
+            return self._answer(hold, keep)
         except ClosedError:
             raise self._end_error() from None
 
-    def _answer(self, hold: Hold) -> Answer:
+    def _answer(self, hold: Hold, keep: Keep) -> Answer:
         refusal: ConfigError | None = None
         with contextlib.ExitStack() as held:
             while True:
@@ -125,9 +127,12 @@ class Connection(Wire):
                     raise refusal or _error_of(message)
                 if isinstance(message, wire.Logged):
                     logging.getLogger(message.name).log(message.level, "%s", message.text)
-                elif isinstance(message, wire.Hold):
+                elif isinstance(message, (wire.Hold, wire.Keep)):
                     try:
-                        held.enter_context(hold(*message))
+                        if isinstance(message, wire.Keep):
+                            keep(*message)
+                        else:
+                            held.enter_context(hold(*message))
                     except ConfigError as error:
                         refusal = error
                     self.send(refusal is None)
@@ -232,7 +237,7 @@ class Helpers:
         self._waiting: list[Connection] = []  # for threads
         self._given: list[Connection] = []
         self._mine = threading.local()
-        self._problem: HelperError | None = None  # why they could not be started
+        self._problem = ""  # why they could not be started
 
     def connection(self) -> Connection:
         """This thread's. Not for the main thread.
@@ -246,8 +251,8 @@ class Helpers:
             with self._lock:
                 if self._over.is_set():
                     raise LoaderClosedError("closed while decoding processes were started")
-                if self._problem is not None:  # another thread met it, when some of them had been started
-                    raise HelperError(str(self._problem))
+                if self._problem:  # another thread met it, when some of them had been started
+                    raise HelperError(self._problem)
                 if not self._helpers:
                     self._start()
                 found = self._mine.connection = self._waiting.pop()
@@ -268,19 +273,23 @@ class Helpers:
         except OSError as error:
             for helper in self._helpers:
                 helper.kill()
-            self._problem = HelperError(f"cannot start a decoding process: {error}; use threads in place of processes")
-            raise self._problem from error
+            self._problem = f"cannot start a decoding process: {error}; use threads in place of processes"
+            raise HelperError(self._problem) from error
         finally:
             os.close(file)
 
     def _start_one(self, setup: int, connections: int) -> None:
         import fcntl  # there is none on Windows, where `check_storage` refuses
 
-        pairs = [socket.socketpair() for _ in range(connections + 1)]
-        ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        ours: list[socket.socket] = []
+        theirs: list[socket.socket] = []
         paths = [os.path.join(_HERE, path) for path in sys.path if isinstance(path, str)]
         numbers: list[int] = []
         try:
+            for _ in range(connections + 1):
+                here, there = socket.socketpair()
+                ours.append(here)
+                theirs.append(there)
             # Beyond the standard streams: where these are closed, new descriptors take their numbers.
             for number in (setup, *(end.fileno() for end in theirs)):
                 numbers += [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)]

@@ -22,7 +22,19 @@ from ..blocks import IntArray
 from ..formats.base import ColumnChunk
 from .work import TaskWork, WindowWork
 
-__all__ = ["Answer", "BandWork", "ClosedError", "Failed", "Hold", "Logged", "Piece", "Release", "Request", "Wire"]
+__all__ = [
+    "Answer",
+    "BandWork",
+    "ClosedError",
+    "Failed",
+    "Hold",
+    "Keep",
+    "Logged",
+    "Piece",
+    "Release",
+    "Request",
+    "Wire",
+]
 
 _HEAD = struct.Struct("<QQ")
 _MOST_DESCRIPTORS = 1
@@ -93,6 +105,14 @@ class Hold(NamedTuple):
     """Asks for more memory for a row group; answered by True, or by False where there never is as much."""
 
     more_bytes: int
+    chunk: ColumnChunk
+
+
+class Keep(NamedTuple):
+    """Asks for memory for documents, until the window is used up; see `work.Keep`. Answered as `Hold`."""
+
+    documents: int
+    tokens: int
     chunk: ColumnChunk
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..blocks import IntArray, TokenArray, TokenPart
 from ..errors import DataError
-from ..formats.base import ColumnChunk, Format
+from ..formats.base import STREAM_DOCUMENT_TOKENS, ColumnChunk, Format
 from ..index.index import DatasetIndex
 from ..order.order import Order, Window
 from ..storage.base import FileInfo, Storage
@@ -36,6 +36,7 @@ __all__ = [
     "Cuts",
     "FileRead",
     "Hold",
+    "Keep",
     "Results",
     "SourceWork",
     "TaskWork",
@@ -47,6 +48,9 @@ __all__ = [
     "run_task",
 ]
 
+# Holds what some documents need that are more than was thought, among so many tokens of a row group, until the window
+# is used up.
+Keep = Callable[[int, int, ColumnChunk], None]
 # Holds so many bytes more than a row group's task was admitted with; see `Reserve.hold`.
 Hold = Callable[[int, ColumnChunk], contextlib.AbstractContextManager[None]]
 
@@ -59,6 +63,7 @@ class SourceWork:
     format: Format
     order: Order
     planes: tuple[Plane, ...]
+    is_stream: bool
 
     @classmethod
     def of(cls, config: EngineConfig) -> SourceWork:
@@ -68,6 +73,7 @@ class SourceWork:
             format=config.format,
             order=replace(config.order, group_tokens=config.order.group_tokens[:0]),
             planes=config.planes,
+            is_stream=config.index.is_stream,
         )
 
 
@@ -243,7 +249,7 @@ class TaskWork(NamedTuple):
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
         inside = groups[list(task.ordinals)]
-        chunks = tuple(chunk for each in (index, *index.aligned) for chunk in each.chunks(inside))
+        chunks = tuple(chunk for each in index.planes for chunk in each.chunks(inside))
         return cls(
             reads=tuple(
                 FileRead(
@@ -307,6 +313,7 @@ def run_task(
     *,
     decoders: contextlib.AbstractContextManager[object],
     hold: Hold,
+    keep: Keep,
     stop: threading.Event | None = None,
     fetched: Callable[[], object] = lambda: None,
 ) -> tuple[int, int]:
@@ -317,6 +324,7 @@ def run_task(
         results: what becomes of it.
         decoders: held while decoding and cutting.
         hold: memory for row groups that hold more while they are decoded than was thought.
+        keep: memory for documents of a stream that are more than was thought.
         stop: set when nothing is wanted any more.
         fetched: called when storage has given all of its bytes.
 
@@ -326,7 +334,7 @@ def run_task(
     raws, besides = read_chunks(source.storage, task, stop)
     fetched()
     with decoders:
-        return _Run(source, window, task, results, hold).decode(raws, besides)
+        return _Run(source, window, task, results, hold, keep).decode(raws, besides)
 
 
 def read_chunks(
@@ -352,6 +360,7 @@ class _Run:
     task: TaskWork
     results: Results
     hold: Hold
+    keep: Keep
 
     def decode(self, raws: Sequence[memoryview], besides: Sequence[Sequence[bytes]]) -> tuple[int, int]:
         """Decode row groups and cut from them, one plane after another; see `run_task`."""
@@ -386,6 +395,7 @@ class _Run:
         if len(raws) > 1:
             part = source.format.decode_together(raws, chunks, **as_wanted, besides=besides)
             if part is not None:
+                self._count(part, chunks[0])
                 # What lies between a task's row groups in the window has no tokens.
                 self._cut_from(plane, part, task.origins[0], borders)
                 return self._tokens(part), 0
@@ -398,6 +408,7 @@ class _Run:
             with self.hold(cost - decode_bytes, chunk):
                 for part in parts:
                     tokens += self._tokens(part)
+                    self._count(part, chunk)
                     self._cut_from(plane, part, origin + part.begin, borders)
                     del part  # not to be held while the next one is decoded
             fallbacks += bool(opened.fallback)
@@ -430,6 +441,12 @@ class _Run:
     def _tokens(self, part: TokenPart) -> int:
         """How many there are, without EOS."""
         return len(part.tokens) - (len(part.starts) if self.source.planes[0].appends_eos else 0)
+
+    def _count(self, part: TokenPart, chunk: ColumnChunk) -> None:
+        """Hold memory for a part's documents, where they are more than was thought."""
+        more = len(part.starts) - 1 - len(part.tokens) // STREAM_DOCUMENT_TOKENS
+        if more > 0 and self.source.is_stream:
+            self.keep(more, len(part.tokens), chunk)
 
     def _cut_from(self, plane: int, part: TokenPart, begin: int, borders: list[IntArray]) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""

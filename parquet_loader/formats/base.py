@@ -32,6 +32,7 @@ __all__ = [
     "ENTRY_ARRAYS",
     "MAX_SLOTS",
     "RECOUNT",
+    "STREAM_DOCUMENT_TOKENS",
     "ChunkSize",
     "ColumnChunk",
     "ColumnLayout",
@@ -52,6 +53,9 @@ __all__ = [
 # Names as pyarrow gives them, numbers as parquet.thrift does ("LZ4" is what the format calls LZ4_RAW).
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4_HADOOP": 5, "ZSTD": 6, "LZ4": 7}
 CODEC_NAMES = tuple(sorted(CODECS))  # an entry holds a codec as its place in this
+
+# Of a stream's documents nobody knows how many there are: `DatasetIndex.rows` takes them to have so many tokens.
+STREAM_DOCUMENT_TOKENS = 64
 
 MAX_SLOTS = 1 << 52  # of a whole set: sums of counts, and the bytes that they take, stay far below 2^63
 _MAX_LEVEL = 100  # pyarrow opens no schema that is nested deeper

@@ -130,7 +130,7 @@ def index_storage(
     cache = IndexCache(
         cache_dir, storage.identity, column, format=file_format.name, raw_dtype=raw_dtype, aligned=aligned
     )
-    known = {} if recount else dict(cache.read())
+    known = {} if recount else _that_may_be_used(dict(cache.read()), files)
     counting = Counting(CountingBudget(budget_bytes), recount)
     # Where a filesystem tells no version, a replaced file of the same size would look like the old one.
     entries = [
@@ -171,6 +171,13 @@ def index_storage(
     if missing or len(known) != len(files):
         cache.write(files, whole)
     return index
+
+
+def _that_may_be_used(known: dict[FileInfo, FileEntry], files: Sequence[FileInfo]) -> dict[FileInfo, FileEntry]:
+    """What is known of files, or nothing where one is gone that has no row groups: it may have told of the others."""
+    there = {file.path for file in files}
+    gone = (entry for file, entry in known.items() if file.path not in there)
+    return {} if any(not numbers.size for entry in gone for _, numbers in entry.columns.values()) else known
 
 
 def _check_aligned(files: Sequence[FileInfo], entries: Sequence[FileEntry], aligned: Sequence[str]) -> None:

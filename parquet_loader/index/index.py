@@ -138,6 +138,11 @@ class DatasetIndex:
         return html_table("DatasetIndex", rows, notes=self.remarks())
 
     @property
+    def planes(self) -> tuple[DatasetIndex, ...]:
+        """That of the tokens, and those of what goes with them."""
+        return self, *self.aligned
+
+    @property
     def is_stream(self) -> bool:
         """Whether `rows` estimates how many documents there are; see `ColumnLayout.is_stream`."""
         return any(layout.is_stream for layout in self.layouts)
@@ -457,9 +462,19 @@ def assemble(
     root: str | None = None,
     format: str = "parquet",
 ) -> DatasetIndex:
-    """The index of one column of files, from their entries."""
+    """The index of one column of files, from their entries.
+
+    Raises:
+        ConfigError: raw files hold ids of several types: most likely one is not what it is taken for.
+    """
     layouts: dict[ColumnLayout, int] = {}
     chosen = [entry.columns[column] for entry in entries]
+    types = {layout.dtype: file.path for file, (layout, _) in zip(files, chosen, strict=True)}
+    if format == "raw" and len(types) > 1:
+        told = ", ".join(f"{path} of {dtype}" for dtype, path in types.items())
+        raise ConfigError(
+            f"raw files of a set hold ids of one type, and there are {told}: load them as a mixture's sources"
+        )
     file_layout = np.array([layouts.setdefault(layout, len(layouts)) for layout, _ in chosen], np.int64)
     numbers = np.concatenate([array for _, array in chosen], axis=1)
     file = np.repeat(np.arange(len(files), dtype=np.int64), [array.shape[1] for _, array in chosen])

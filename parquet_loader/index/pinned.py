@@ -124,7 +124,7 @@ class PinnedStorage(_View):
             entry = reader.read(here, index.column, None, [each.column for each in index.aligned])
         except (ConfigError, DataError):
             return False
-        return all(_says_the_same(each, here, entry) for each in (index, *index.aligned))
+        return all(_says_the_same(each, here, entry) for each in index.planes)
 
     def _raw_dtype(self) -> np.dtype[np.integer] | None:
         """What ids were stored as, where the index is of such files as do not tell."""
@@ -134,7 +134,10 @@ class PinnedStorage(_View):
     def _command(self) -> str:
         source = shlex.join(self._storage.identity.split("\n"))
         output = "FILE" if self._saved is None else shlex.quote(self._saved)
-        return f"parquet-loader index {source} --column {shlex.quote(self._index.column)} --output {output}"
+        column = shlex.quote(self._index.column)
+        if self._index.aligned:
+            column += f" --aligned {shlex.quote(','.join(each.column for each in self._index.aligned))}"
+        return f"parquet-loader index {source} --column {column} --output {output}"
 
 
 def _says_the_same(index: DatasetIndex, file: FileInfo, entry: FileEntry) -> bool:

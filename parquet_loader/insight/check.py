@@ -108,6 +108,7 @@ class CheckReport:
     Attributes:
         root: where the files lie.
         column: the token column.
+        format: of the files; those of Parquet alone may have checksums.
         files, row_groups, documents, tokens: that were read, of those that could be.
         empty: documents without a token.
         min_id, max_id: of all tokens; None where there is none.
@@ -123,6 +124,7 @@ class CheckReport:
 
     root: str
     column: str
+    format: str
     files: int
     row_groups: int
     documents: int
@@ -167,9 +169,9 @@ def check(
 ) -> CheckReport:
     """Read every byte of a set, and say everything that is wrong with it.
 
-    Page checksums are verified where the writer gave them, of all columns; documents, tokens and statistics compared
-    with the footers; and every byte with an earlier check of the same files. It may be interrupted: the next one goes
-    on.
+    Page checksums are verified where the writer gave them, as only those of Parquet do, of all columns; documents,
+    tokens and statistics compared with the footers; and every byte with an earlier check of the same files. It may be
+    interrupted: the next one goes on.
 
     Args:
         source: a folder, a file, a glob or a URL, or a list of them.
@@ -240,6 +242,7 @@ def check(
     return CheckReport(
         root=storage.root,
         column=found.column,
+        format=found.format,
         files=len(found.files),
         row_groups=len(found),
         documents=int(numbers["documents"].sum()),

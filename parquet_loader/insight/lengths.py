@@ -41,6 +41,7 @@ def document_lengths(
     Raises:
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
+    config = config.of_tokens()
     # Row groups without tokens are not read: their documents are empty.
     found: list[IntArray] = [np.zeros(rows, np.int64) for rows in config.index.rows[groups].tolist()]
     plan = _plan_of(config, groups)

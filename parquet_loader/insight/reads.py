@@ -194,7 +194,8 @@ def reads_of_ranks(
         exact = exact and share == 1
         counted = np.zeros((ranks, 4), np.int64)
         for window in windows:
-            once += int(config.index.length[window.groups[np.diff(window.offsets) > 0]].sum()) / share
+            groups = window.groups[np.diff(window.offsets) > 0]
+            once += sum(int(each.length[groups].sum()) for each in config.index.planes) / share
             for rank in range(ranks):
                 if needed[rank][name].needs(window):
                     mine = needed[rank][name]

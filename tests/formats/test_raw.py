@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,48 @@ def _endless(loader: ParquetLoader) -> Any:
 def _place(piece: Any) -> tuple[Any, ...]:
     stem = Path(piece.file).stem
     return (piece.row, piece.column, piece.tokens, stem, piece.row_group, piece.document, piece.start)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_documents_of_a_few_tokens_stay_within_the_budget_or_are_refused_with_one_that_is_enough(
+    tmp_path: Path, processes: int
+) -> None:
+    """How many a stream has is not known before it is read; a budget for usual ones is not exceeded by others."""
+    ids = np.random.default_rng(4).integers(0, 3, 1_500_000).astype("<u2")
+    ids.tofile(tmp_path / "train.bin")
+    options: dict[str, Any] = {
+        "lanes": 4,
+        "seq_len": 1000,
+        "eos_id": EOS,
+        "raw_dtype": "uint16",
+        "vocab_size": 3,
+        "processes": processes,
+    }
+    with pytest.raises(ConfigError, match="is too small for a window") as caught:
+        ParquetLoader(tmp_path / "train.bin", **options, budget_bytes=1)
+    budget_bytes = int(re.findall(r"give at least ([\d,]+)", str(caught.value))[0].replace(",", ""))
+    with ParquetLoader(tmp_path / "train.bin", **options, budget_bytes=budget_bytes) as loader:
+        with pytest.raises(ConfigError, match=r"row group 0 of train\.bin are of fewer than 64 tokens") as caught:
+            next(iter(loader))
+        assert loader.stats()["peak_bytes"] <= budget_bytes
+    budget_bytes = int(re.findall(r"give at least ([\d,]+)", str(caught.value))[0].replace(",", ""))
+    with ParquetLoader(tmp_path / "train.bin", **options, budget_bytes=budget_bytes) as loader:
+        found = np.concatenate([batch.tokens.ravel() for batch in loader])
+        assert loader.stats()["peak_bytes"] <= budget_bytes
+    assert np.bincount(found, minlength=3).tolist() == np.bincount(ids, minlength=3).tolist()
+
+
+def test_a_stream_of_many_documents_is_given_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parquet_loader.formats.raw import decode
+
+    ids = np.random.default_rng(4).integers(0, 3, 1000).astype("<u2")
+    ids.tofile(tmp_path / "train.bin")
+    index = build_index(tmp_path / "train.bin", raw_dtype="uint16")
+    whole = documents_in(index, tmp_path, EOS)
+    monkeypatch.setattr(decode, "_MOST_DOCUMENTS", 64)
+    parts = list(index.open(open_storage(tmp_path), index.chunk(0))[1].parts(eos_id=EOS))
+    assert [len(part.tokens) for part in parts] == [64] * 15 + [40]
+    assert documents_in(index, tmp_path, EOS) == whole
 
 
 # ── storage ──────────────────────────────────────────────────────────────────────────────────────────────────────

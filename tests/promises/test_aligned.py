@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from aligned_sets import TYPES, check_values, write_aligned
+from unique_sets import random_files
 
 from parquet_loader import Batch, Component, ParquetLoader, merge_checkpoints
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.engine.mixer import mixture_bytes
-from tests.aligned_sets import TYPES, check_values, write_aligned
-from tests.unique_sets import random_files
 
 EOS = 2_000_000
 # As writers differ: dictionaries or none, both page versions, small pages, other compressions.

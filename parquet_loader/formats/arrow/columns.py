@@ -63,16 +63,27 @@ def list_size(kind: str) -> int:
     return int(match[1]) if match else 0
 
 
+# Values of aligned columns that are no integers, by their Arrow types: NumPy's names, and those of integers as large.
+_NO_INTEGERS = {
+    "bool": ("bool", "uint8"),
+    "halffloat": ("float16", "int16"),
+    "float": ("float32", "int32"),
+    "double": ("float64", "int64"),
+}
+
+
 def layout_of(column: Column) -> ColumnLayout:
-    """How a file stores its tokens."""
-    values = str(column.leaf.type)  # NumPy's name, as it happens
+    """How a file stores its tokens, or the values of an aligned column."""
+    kind = str(column.leaf.type)  # of integers it is NumPy's name
+    values, physical_type = _NO_INTEGERS.get(kind, ("", kind))
     return ColumnLayout(
         column=column.leaf.name,
-        physical_type=values,
+        physical_type=physical_type,
         signed=column.leaf.signed,
         max_definition_level=1 + column.leaf.nullable_element,
         nullable_element=column.leaf.nullable_element,
         kind=column.kind,
+        values=values,
     )
 
 
@@ -110,13 +121,15 @@ class _Walk:
             if pa.types.is_dictionary(plain):
                 encoded, plain = True, plain.value_type
         integer = pa.types.is_integer(plain)
+        is_values = bool(form) and not encoded and (integer or str(plain) in _NO_INTEGERS)
         leaf = Leaf(
             number=own.number,
             name=name,
-            type=plain if integer and form and not encoded else kind,
-            is_tokens=integer and bool(form) and not encoded,
+            type=plain if is_values else kind,
+            is_tokens=is_values and integer,
             nullable_element=nullable,
             signed=not integer or pa.types.is_signed_integer(plain),
+            is_values=is_values,
         )
         is_encoded = integer and bool(form) and encoded
         yield Column(leaf=leaf, kind=form, parents=parents, own=own, is_encoded=is_encoded)

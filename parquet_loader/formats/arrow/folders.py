@@ -59,7 +59,7 @@ class Reader:
         self, file: FileInfo, column: str | None, counting: Counting | None, aligned: Sequence[str] = ()
     ) -> FileEntry:
         """See `formats.base.EntryReader.read`."""
-        return read_entry(self._storage, file, column, counting)
+        return read_entry(self._storage, file, column, counting, aligned)
 
 
 def _name(path: str) -> str:

@@ -118,11 +118,11 @@ def read_messages(file: ArrowFile) -> tuple[Schema, Iterator[Framed]]:
         raise _not_arrow(file)
     try:
         first = _framed_at(file, 0, _AHEAD_BYTES)
+        if first is not None and first.message.kind == SCHEMA:
+            return Schema.of_message(first.data, first.message), _of_stream(file, first.end)
     except MetadataError as problem:
         raise _not_arrow(file, f"its first message cannot be read ({problem})") from problem
-    if first is None or first.message.kind != SCHEMA:
-        raise _not_arrow(file, "its first message is no schema")
-    return Schema.of_message(first.data, first.message), _of_stream(file, first.end)
+    raise _not_arrow(file, "its first message is no schema")
 
 
 def _may_be_stream(head: bytes, size: int) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
 from ...errors import DataError
@@ -31,6 +32,11 @@ __all__ = [
 ]
 
 _MOST_PART = GROUP_TOKENS + GROUP_TOKENS // 2
+# A part of a stream has no more documents than this, unless it has no more tokens: where they begin takes little
+# memory, however short they are.
+_MOST_DOCUMENTS = 1 << 16
+# Row groups of no more tokens are put together, for which their costs have room: see `most_decode_cost`.
+_TOGETHER_TOKENS = 1 << 16
 _OBJECTS_BYTES = 4 << 10  # the Python objects around the arrays of a part
 
 
@@ -38,7 +44,7 @@ _OBJECTS_BYTES = 4 << 10  # the Python objects around the arrays of a part
 
 
 def decode_cost(size: ChunkSize, *, codec: str, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
-    """See `Format.decode_cost`. Where a stream has more documents than its entry says, `OpenChunk.cost_bytes` tells."""
+    """See `Format.decode_cost`."""
     return most_decode_cost(size, dtype=dtype, eos=eos)
 
 
@@ -105,42 +111,77 @@ class OpenChunk:
         low: int = 0,
     ) -> Iterator[TokenPart]:
         """See `formats.base.OpenChunk.parts`."""
-        tokens, offsets = self._tokens, self._offsets
-        dtype = dtype or tokens.dtype
-        each = int(eos_id is not None and offsets is not None)
-        for start, end in _parts(len(tokens)):
-            begin, count, documents = start, end - start, np.empty(0, np.int64)
-            if offsets is not None:
-                documents = _begun(offsets, start, end)
-                begun = int(offsets[:-1].searchsorted(start)) if start else 0
-                # The EOS of a document that goes on is in the part with the next document's beginning.
-                begin += each * (begun - bool(start))
-                count += each * (len(documents) - (end < len(tokens)) + bool(start))
+        dtype = dtype or self._tokens.dtype
+        if self._offsets is None:
+            return self._stream(dtype=dtype, bound=bound, eos_id=eos_id, first=first, last=last)
+        return self._documents(self._offsets, dtype=dtype, bound=bound, eos_id=eos_id, first=first, last=last)
+
+    def _stream(
+        self,
+        *,
+        dtype: np.dtype[np.integer],
+        bound: int | None,
+        eos_id: int | float | None,
+        first: int,
+        last: int | None,
+    ) -> Iterator[TokenPart]:
+        tokens = self._tokens
+        for low, high in _parts(len(tokens)):
+            if high <= first or (last is not None and low >= last):
+                continue
+            _check(tokens[low:high], bound, self.chunk, low)
+            is_eos = _is_eos(tokens[low:high], eos_id)
+            step = high - low
+            if is_eos is not None and np.count_nonzero(is_eos) > _MOST_DOCUMENTS:
+                step = _MOST_DOCUMENTS
+            for begin in range(low, high, step):
+                end = min(begin + step, high)
+                starts = _after(
+                    None if is_eos is None else is_eos[begin - low : end - low], begin == 0, end == len(tokens)
+                )
+                yield TokenPart(begin, _held(tokens[begin:end], dtype), starts)
+                del starts  # not to be held while the next one is made
+
+    def _documents(
+        self,
+        offsets: IntArray,
+        *,
+        dtype: np.dtype[np.integer],
+        bound: int | None,
+        eos_id: int | float | None,
+        first: int,
+        last: int | None,
+    ) -> Iterator[TokenPart]:
+        tokens, each = self._tokens, int(eos_id is not None)
+        for low, high in _parts(len(tokens)):
+            documents = _begun(offsets, low, high)
+            begun = int(offsets[:-1].searchsorted(low)) if low else 0
+            # The EOS of a document that goes on is in the part with the next document's beginning.
+            begin = low + each * (begun - bool(low))
+            count = high - low + each * (len(documents) - (high < len(tokens)) + bool(low))
             if (count and begin + count <= first) or (last is not None and begin >= last):
                 continue
-            piece = tokens[start:end]
-            _check(piece, bound, self.chunk, start)
-            if offsets is None:
-                documents = _after(piece, eos_id, begins=not start, ends=end == len(tokens))
-            piece = _held(piece, dtype)
-            if each:
-                borders = np.concatenate([[0] if start else [], documents - start, [end - start]]).astype(np.int64)
-                block = append_eos(TokenBlock(piece, borders), eos_id or 0, complete=end == len(tokens))
-                yield TokenPart(begin, block.tokens, block.offsets[int(start > 0) : -1])
-                del block
+            _check(tokens[low:high], bound, self.chunk, low)
+            piece = _held(tokens[low:high], dtype)
+            if eos_id is None:
+                yield TokenPart(begin, piece, documents - low)
             else:
-                yield TokenPart(begin, piece, documents if offsets is None else documents - start)
+                borders = np.concatenate([[0] if low else [], documents - low, [high - low]]).astype(np.int64)
+                block = append_eos(TokenBlock(piece, borders), eos_id, complete=high == len(tokens))
+                yield TokenPart(begin, block.tokens, block.offsets[int(low > 0) : -1])
+                del block
             del piece, documents  # not to be held while the next one is made
 
     def lengths(self, eos_id: int | None) -> IntArray:
         """How many tokens each document has, shape ``(documents,)``; the EOS of a stream included."""
         if self._offsets is not None:
             return np.diff(self._offsets)
+        tokens = self._tokens
         starts = [
-            low + _after(self._tokens[low:high], eos_id, begins=not low, ends=high == len(self._tokens))
-            for low, high in _parts(len(self._tokens))
+            low + _after(_is_eos(tokens[low:high], eos_id), not low, high == len(tokens))
+            for low, high in _parts(len(tokens))
         ]
-        return np.diff(np.concatenate([*starts, [len(self._tokens)]]))
+        return np.diff(np.concatenate([*starts, [len(tokens)]]))
 
     def unverified(self) -> Iterator[memoryview]:
         """See `formats.base.OpenChunk.unverified`."""
@@ -158,7 +199,8 @@ def decode_together(
     low: int = 0,
 ) -> TokenPart | None:
     """See `Format.decode_together`. What is large enough to be a task is used where it lies."""
-    if sum(chunk.tokens for chunk in chunks) > GROUP_TOKENS or len({chunk.layout for chunk in chunks}) > 1:
+    tokens_of = [chunk.tokens for chunk in chunks]
+    if max(tokens_of) > _TOGETHER_TOKENS or sum(tokens_of) > GROUP_TOKENS or len({each.layout for each in chunks}) > 1:
         return None
     is_stream = chunks[0].layout.is_stream
     try:
@@ -166,8 +208,10 @@ def decode_together(
         _check(tokens, bound, chunks[0], 0)
         borders = np.cumsum([0, *(chunk.tokens for chunk in chunks)])
         if is_stream:
-            found = _after(tokens, eos_id, begins=True, ends=True)
-            return TokenPart(0, _held(tokens, dtype), np.union1d(found, borders[:-1]))
+            is_eos = _is_eos(tokens, eos_id)
+            if is_eos is not None and np.count_nonzero(is_eos) > _MOST_DOCUMENTS:
+                return None
+            return TokenPart(0, _held(tokens, dtype), np.union1d(_after(is_eos, True, True), borders[:-1]))
         offsets = np.concatenate(
             [
                 _offsets(chunk, beside)[:-1] + border
@@ -237,19 +281,23 @@ def _begun(offsets: IntArray, low: int, high: int) -> IntArray:
     return begins[first:last]
 
 
-def _after(tokens: TokenArray, eos_id: int | float | None, *, begins: bool, ends: bool) -> IntArray:
+def _is_eos(tokens: TokenArray, eos_id: int | float | None) -> npt.NDArray[np.bool_] | None:
+    """Which tokens are EOS, shape ``(tokens,)``; None where none can be."""
+    return None if eos_id is None or eos_id > np.iinfo(tokens.dtype).max else tokens == eos_id
+
+
+def _after(is_eos: npt.NDArray[np.bool_] | None, begins: bool, ends: bool) -> IntArray:
     """Where a stream's documents begin: after each EOS, but not where there is nothing more.
 
     Args:
-        tokens: a part of it, shape ``(tokens,)``.
-        eos_id: ends them; None where nothing does.
+        is_eos: which tokens of a part are EOS, shape ``(tokens,)``; None where none is.
         begins, ends: whether the row group begins, or ends, with the part.
     """
     found = np.empty(0, np.int64)
-    if eos_id is not None and eos_id <= np.iinfo(tokens.dtype).max:
-        found = (tokens == eos_id).nonzero()[0]
+    if is_eos is not None:
+        found = is_eos.nonzero()[0]
         found += 1
-        if ends and len(found) and found[-1] == len(tokens):
+        if ends and len(found) and found[-1] == len(is_eos):
             found = found[:-1]
     return np.concatenate(([0], found)) if begins else found
 

@@ -23,18 +23,16 @@ import numpy as np
 from ...blocks import IntArray
 from ...errors import ConfigError, DataError, PathNotFoundError
 from ...storage.base import FileInfo, Storage
-from ..base import CODEC_NAMES, ENTRY_ARRAYS, MAX_SLOTS, ColumnLayout, Counting, FileEntry
+from ..base import CODEC_NAMES, ENTRY_ARRAYS, MAX_SLOTS, STREAM_DOCUMENT_TOKENS, ColumnLayout, Counting, FileEntry
 from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head
 from .megatron import HEAD_BYTES, MegatronHead, check_size, document_ends, read_head
 from .meta import MetaFile, read_meta
 
-__all__ = ["GROUP_TOKENS", "MOST_SEQUENCES", "STREAM_ROWS", "RawReader", "idx_of", "impossible", "stored_dtype"]
+__all__ = ["GROUP_TOKENS", "MOST_SEQUENCES", "RawReader", "idx_of", "impossible", "stored_dtype"]
 
 GROUP_TOKENS = 1 << 20
 # Of Megatron's, where there are more than one document: what tells of their lengths stays small.
 MOST_SEQUENCES = 1 << 17
-# In a stream a document is taken to have so many tokens until they are read.
-STREAM_ROWS = 64
 DEFAULT_COLUMN = "tokens"  # what ids without a name are called
 _LONGEST_META = 64 << 20
 _NAMES = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
@@ -141,9 +139,11 @@ class RawReader:
             return _entry(name, "documents", self._megatron_head(file).dtype, [])
         if kind.beside is not None and kind.meta is None:
             return self._megatron_entry(file, kind.beside, name)
-        head = self._head(kind.data or file)
-        groups = _stream_groups(head) if kind.data is None else []
-        return _entry(name, "stream", head.dtype, groups)
+        if kind.data is not None:
+            said = self._dtype(kind.data, self._kinds[kind.data.path].meta)
+            return _entry(name, "stream", said or self._head(kind.data).dtype, [])
+        head = self._head(file)
+        return _entry(name, "stream", head.dtype, _stream_groups(head))
 
     # ── what lies beside ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -285,7 +285,7 @@ def _stream_groups(head: Head) -> list[_Group]:
     borders = [*(number * GROUP_TOKENS for number in range(count)), head.tokens]
     return [
         _Group(
-            rows=(end - begin) // STREAM_ROWS + 1,
+            rows=(end - begin) // STREAM_DOCUMENT_TOKENS + 1,
             slots=end - begin,
             tokens=end - begin,
             start=head.start + begin * head.dtype.itemsize,

@@ -1,0 +1,127 @@
+"""Arrow files with flipped bits, wrong numbers and lost ends: an error, or ids that the vocabulary has. Nothing else.
+
+ARROW_DAMAGES=3000 in the environment makes more of them than usual.
+"""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from arrow_files import FORMS, ipc
+
+from parquet_loader import ConfigError, DataError, StorageError, build_index
+from parquet_loader.formats.arrow import ARROW
+from parquet_loader.index.index import DatasetIndex
+from parquet_loader.storage import open_storage
+
+DAMAGES = int(os.environ.get("ARROW_DAMAGES", "1500"))
+VOCABULARY = 1_000
+MOST_BYTES = 32 << 20  # the files have some thousand
+
+
+def whole_files() -> list[bytes]:
+    """Small files of every form, codec and kind of list, with a column before the tokens."""
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, VOCABULARY, rng.integers(0, 30)).tolist() for _ in range(60)]
+    documents[7] = None
+    files = []
+    for number, kind in enumerate((pa.list_, pa.large_list, pa.list_view, pa.large_list_view, None)):
+        if kind is None:
+            tokens = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 900, 240), pa.int32()), 4)
+        else:
+            tokens = pa.array(documents, kind([pa.int32(), pa.uint16(), pa.int64(), pa.int16()][number]))
+        table = pa.table({"text": ["word"] * 60, "tokens": tokens})
+        rows = 60 if kind in (pa.list_view, pa.large_list_view) else 20
+        for form in FORMS:
+            files += [ipc(table, form=form, codec=codec, rows=rows) for codec in (None, "lz4", "zstd")]
+    return files
+
+
+def flip(data: bytearray, rng: np.random.Generator) -> None:
+    """One to three bits, as likely in metadata as anywhere."""
+    for _ in range(int(rng.integers(1, 4))):
+        data[place_in(data, rng)] ^= 1 << int(rng.integers(8))
+
+
+def place_in(data: bytearray, rng: np.random.Generator) -> int:
+    end = min(len(data), int(rng.choice([600, len(data)])))
+    return int(rng.integers(end)) if rng.random() < 0.7 else len(data) - 1 - int(rng.integers(end))
+
+
+def put_number(data: bytearray, rng: np.random.Generator) -> None:
+    """A number as damage would not make it, but somebody might."""
+    width = int(rng.choice([1, 2, 4, 8]))
+    place = place_in(data, rng) // width * width
+    number = int(rng.choice([0, 1, -1, 2**31 - 1, -(2**31), 2**40, 2**62, 7, 255, 60_000]))
+    data[place : place + width] = (number % (1 << 8 * width)).to_bytes(width, "little")
+
+
+def cut(data: bytearray, rng: np.random.Generator) -> None:
+    del data[int(rng.integers(len(data))) :]
+
+
+def swap(data: bytearray, rng: np.random.Generator) -> None:
+    """A stretch is overwritten by another one."""
+    length = int(rng.integers(1, 64))
+    to, of = place_in(data, rng), int(rng.integers(len(data)))
+    stretch = data[of : of + length]
+    data[to : to + len(stretch)] = stretch
+
+
+def outcome(folder: Path, index: DatasetIndex | None) -> str:
+    """What came of reading all of a file, by the index that was made before it was damaged or by its own."""
+    try:
+        index = build_index(folder, column="tokens") if index is None else index
+        storage = open_storage(folder)
+        [file] = storage.list_files()
+        chunks = index.chunks(np.arange(len(index)))
+        raws = [storage.read(file, chunk.start, chunk.length) for chunk in chunks]
+        together = ARROW.decode_together(raws, chunks, dtype=np.dtype(np.uint16), bound=VOCABULARY, eos_id=None)
+        found = []
+        for raw, chunk in zip(raws, chunks, strict=True):
+            for part in ARROW.open(raw, chunk).parts(dtype=np.dtype(np.uint16), bound=VOCABULARY):
+                assert (part.tokens < VOCABULARY).all()
+                found.append(part.tokens)
+    except (ConfigError, DataError, StorageError) as error:
+        return type(error).__name__
+    tokens = np.concatenate(found) if found else np.empty(0, np.uint16)
+    assert together is None or np.array_equal(together.tokens, tokens)
+    assert len(tokens) == index.total_tokens
+    return "tokens"
+
+
+def test_damage_is_an_error_or_ids_of_the_vocabulary(tmp_path: Path) -> None:
+    rng = np.random.default_rng(int(os.environ.get("ARROW_SEED", "1")))
+    files = whole_files()
+    file = tmp_path / "a.arrow"
+    indexes = []
+    for data in files:
+        file.write_bytes(data)
+        assert outcome(tmp_path, None) == "tokens"
+        indexes.append(build_index(tmp_path, column="tokens"))
+    harms: list[Callable[[bytearray, np.random.Generator], None]] = [flip, put_number, cut, swap]
+    outcomes: Counter[str] = Counter()
+    default = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        for _ in range(DAMAGES):
+            number = int(rng.integers(len(files)))
+            data = bytearray(files[number])
+            harms[int(rng.integers(len(harms)))](data, rng)
+            file.write_bytes(data)
+            outcomes[outcome(tmp_path, indexes[number] if rng.random() < 0.3 else None)] += 1
+            assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(default)
+    assert set(outcomes) <= {"tokens", "ConfigError", "DataError", "StorageError"}
+    assert outcomes["DataError"] > DAMAGES // 4
+    assert pool.max_memory() < MOST_BYTES
