@@ -29,6 +29,7 @@ from parquet_loader import (
 )
 from parquet_loader.engine import cost, plan, slices
 from parquet_loader.engine.cost import required_bytes
+from parquet_loader.engine.mixer import mixture_bytes
 from parquet_loader.formats.parquet import decode
 
 RUNS = int(os.environ.get("ROWS_RUNS", "12"))
@@ -273,6 +274,27 @@ def test_the_least_budget_is_enough_and_is_kept_to(tmp_path: Path, monkeypatch, 
         assert loader.stats()["peak_bytes"] <= least
     with pytest.raises(ConfigError, match="is too small"):
         ParquetLoader(tmp_path, **{**options, "budget_bytes": least - 1})
+
+
+def test_a_mixture_of_both_packings_fits_its_least_budget(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    write_set(
+        tmp_path / "rows", unique_groups([[rng.integers(0, 3, 900).tolist() for _ in range(3)] for _ in range(2)])
+    )
+    write_set(
+        tmp_path / "tokens", unique_groups([[rng.integers(0, 200, 90).tolist() for _ in range(3)] for _ in range(2)])
+    )
+    sources = {"rows": Component(tmp_path / "rows", packing="rows", pad_id=PAD), "tokens": tmp_path / "tokens"}
+    options = dict(seq_len=64, overlap=1, weights={"rows": 3, "tokens": 1}, **ORDER)
+    with ParquetLoader(sources, **options) as probe:
+        run = probe._run
+        least = mixture_bytes(run.configs, run.progress, run.plan)
+        expected = [next(iter(probe)) for _ in range(300)]
+    assert least > 2 * 3 * 900 * 65 * 4  # two windows of rows, padded
+    with ParquetLoader(sources, budget_bytes=least, **options) as loader:
+        for batch in expected:
+            assert rows_of(next(iter(loader))) == rows_of(batch)
+        assert loader.stats()["peak_bytes"] <= least
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────
