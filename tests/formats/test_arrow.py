@@ -130,6 +130,8 @@ def test_offsets_need_not_begin_at_nothing(tmp_path: Path) -> None:
     place = data.index(np.array([0, 2, 2, 5], np.int32).tobytes())  # pyarrow has cut it
     data[place : place + 16] = np.array([1, 3, 3, 5], np.int32).tobytes()
     assert documents_of_bytes(tmp_path, bytes(data)) == [[4, 5], [], [6, 7]]
+    data[place : place + 16] = np.array([3, 3, 3, 3], np.int32).tobytes()
+    assert documents_of_bytes(tmp_path, bytes(data)) == [[], [], []]
 
 
 def documents_of_bytes(folder: Path, data: bytes) -> list[list[int]]:

@@ -8,6 +8,7 @@ Nodes and buffers come depth first. Of a column ``meta: struct<a: string, ids: l
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ class Column:
     is_encoded: bool
 
 
+@functools.lru_cache(maxsize=64)
 def list_size(kind: str) -> int:
     """How many values each list has, by a layout's kind; 0 where that differs.
 
