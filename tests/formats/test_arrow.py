@@ -527,6 +527,12 @@ def test_a_damaged_state_of_a_saved_set_is_one_error(tmp_path: Path, text: str) 
         build_index(folder)
 
 
+def test_a_state_of_something_else_tells_nothing(tmp_path: Path) -> None:
+    write_arrow(tmp_path / "a.arrow", [[1], [2]])
+    (tmp_path / "state.json").write_text('{"step": 5}')
+    assert documents_in(tmp_path) == [[1], [2]]
+
+
 def test_a_dict_of_splits_names_their_folders(tmp_path: Path) -> None:
     saved(tmp_path / "all" / "train", ["data-0.arrow"])
     (tmp_path / "all" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
