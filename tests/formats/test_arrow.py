@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import ConfigError, DataError, ParquetLoader, build_index
-from parquet_loader.formats.arrow import ARROW, decode
+from parquet_loader.formats.arrow import ARROW, decode, entries
 from parquet_loader.formats.base import ChunkSize
 from parquet_loader.storage.local import LocalStorage
 
@@ -357,6 +357,18 @@ def test_parts_are_the_documents_whatever_is_left_out(
         assert len(covered) <= (last or len(whole)) - first + 3 * 25
         for part in parts:
             assert part.tokens.tolist() == whole[part.begin : part.begin + len(part.tokens)]
+
+
+@pytest.mark.parametrize("kind", [*list_types(pa.int32()), pa.list_(pa.int32(), 2)])
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_rows_are_counted_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, codec: str | None
+) -> None:
+    monkeypatch.setattr(entries, "_ROWS", 8)
+    documents = [None if row % 7 == 3 else [row, row] for row in range(100)]
+    (tmp_path / "a.arrow").write_bytes(ipc(table_of(documents, kind), codec=codec))
+    index = build_index(tmp_path)
+    assert (index.tokens.tolist(), index.slots.tolist(), index.rows.tolist()) == ([172], [186], [100])
 
 
 def test_record_batches_together_are_the_same_as_one_by_one(tmp_path: Path) -> None:
