@@ -279,6 +279,14 @@ def test_what_is_not_read_says_so(tmp_path: Path) -> None:
     assert "two columns have this name" in refusal(tmp_path, doubled)
 
 
+@pytest.mark.parametrize(("size", "said"), [(2**31 - 1, "no column that is"), (10**9 - 1, "5 values for lists of")])
+def test_lists_of_a_size_that_cannot_be_are_refused(tmp_path: Path, size: int, said: str) -> None:
+    data = bytearray(ipc(table_of([[1, 2, 3, 4, 5]], pa.list_(pa.int32(), 5))))
+    place = data.index((5).to_bytes(4, "little"), 100)
+    data[place : place + 4] = size.to_bytes(4, "little")
+    assert said in refusal(tmp_path, bytes(data))
+
+
 def test_a_compression_that_is_unknown_is_named(tmp_path: Path) -> None:
     data = ipc(table_of([[1, 2]] * 1000), codec="zstd")
     begin = len(pa.ipc.read_message(data).serialize())
