@@ -47,7 +47,7 @@ def batches_of(source: Any, count: int | None = None, **options: Any) -> list[Ba
         return list(itertools.islice(loader, count))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_values_follow_their_tokens_through_random_sets_and_runs(seed: int, tmp_path: Path) -> None:
     columns, _ = random_set(tmp_path / "set", seed)
     rng = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def test_arrow_files_bring_the_same_as_parquet(form: str, seed: int, tmp_path: P
                 for number in range(file.num_row_groups):
                     writer.write_table(file.read_row_group(number).combine_chunks())
     options: dict[str, Any] = {"seq_len": 24, "lanes": 6, "column": "input_ids", "cache_dir": tmp_path, "epochs": 2}
-    options |= {"eos_id": EOS, "window": 4, "aligned": at_eos(columns), "processes": seed % 2}
+    options |= {"eos_id": EOS, "window": 4, "aligned": at_eos(columns), "processes": int(seed == 5)}
     for batch, other in zip(*(batches_of(tmp_path / kind, **options) for kind in ("arrow", "parquet")), strict=True):
         np.testing.assert_array_equal(batch.tokens, other.tokens)
         check_values(batch, columns, {EOS: at_eos(columns)})
@@ -92,7 +92,7 @@ def test_arrow_files_bring_the_same_as_parquet(form: str, seed: int, tmp_path: P
 
 
 @pytest.mark.parametrize("writer", range(len(WRITERS)))
-@pytest.mark.parametrize("documents", [40, 3000])
+@pytest.mark.parametrize("documents", [40, 900])
 def test_every_type_is_read_as_it_was_written(documents: int, writer: int, tmp_path: Path) -> None:
     columns = {name: name for name in TYPES}
     lengths = np.random.default_rng(0).integers(0, 60, documents).tolist()
@@ -131,7 +131,7 @@ def test_a_run_resumes_at_every_step_on_other_ranks_with_and_without_columns(tmp
             check_values(here, {name: columns[name] for name in asked})
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_other_processes_decode_the_same(seed: int, tmp_path: Path) -> None:
     columns, _ = random_set(tmp_path / "set", 100 + seed, groups=6)
     options: dict[str, Any] = {"seq_len": 24, "lanes": 6, "column": "input_ids", "cache_dir": tmp_path, "epochs": 2}
