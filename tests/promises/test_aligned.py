@@ -291,3 +291,22 @@ def test_raw_shards_are_mixed_in_where_something_is_said_of_them(tmp_path: Path)
     for batch in batches_of(sources, 100, aligned=["labels"], **options):
         expected = np.where(batch.sources[:, None] == 0, batch.tokens - 100, batch.tokens)
         np.testing.assert_array_equal(batch.aligned["labels"], expected)
+
+
+def test_nothing_is_filled_in_beside_padding(tmp_path: Path) -> None:
+    first = write_aligned(tmp_path / "chat", [[[30] * 20]], {"labels": lambda tokens: tokens, "mask": np.ones_like})
+    write_aligned(tmp_path / "rows", [[[8, 5, 0, 7, 3] * 20]], {}, first=first)
+    sources = {
+        "chat": Component(tmp_path / "chat", column="input_ids"),
+        "rows": Component(tmp_path / "rows", packing="rows", pad_id=9, fill={"labels": "tokens", "mask": 1}),
+    }
+    options: dict[str, Any] = {"weights": {"chat": 1, "rows": 1}, "seq_len": 8, "lanes": 4, "cache_dir": tmp_path}
+    padded = 0
+    for batch in batches_of(sources, 100, aligned=["labels", "mask"], **options):
+        if batch.lengths is None:
+            continue
+        beyond = np.arange(8) >= batch.lengths[:, None]
+        padded += beyond.sum()
+        np.testing.assert_array_equal(batch.aligned["labels"], np.where(beyond, 0, batch.tokens))
+        np.testing.assert_array_equal(batch.aligned["mask"], ~beyond)
+    assert padded
