@@ -14,7 +14,7 @@ import pytest
 from aligned_sets import TYPES, check_values, write_aligned
 from unique_sets import random_files
 
-from parquet_loader import Batch, Component, ParquetLoader, merge_checkpoints
+from parquet_loader import Batch, Component, ParquetLoader, ParquetLoaderError, merge_checkpoints
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.engine.mixer import mixture_bytes
 
@@ -310,3 +310,27 @@ def test_nothing_is_filled_in_beside_padding(tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch.aligned["labels"], np.where(beyond, 0, batch.tokens))
         np.testing.assert_array_equal(batch.aligned["mask"], ~beyond)
     assert padded
+
+
+@pytest.mark.parametrize("writer", range(4))
+def test_damage_of_columns_is_an_error_or_changes_nothing_else(writer: int, tmp_path: Path) -> None:
+    """Bits flipped anywhere in a file: no crash, no wrong shape, no id beyond the vocabulary."""
+    rng = np.random.default_rng(writer)
+    columns = {"labels": "int64", "mask": "bool", "weights": "float32", "half": "float16", "narrow": "int8"}
+    write_aligned(tmp_path / "set", [[[20, 0, 31, 7] * 8] * 2], columns, options=[WRITERS[writer]])
+    path = tmp_path / "set" / "part-000.parquet"
+    whole = path.read_bytes()
+    options: dict[str, Any] = {"seq_len": 16, "lanes": 3, "column": "input_ids", "cache_dir": tmp_path, "epochs": 1}
+    refused = 0
+    for _ in range(25):
+        data = bytearray(whole)
+        for at in rng.integers(4, len(data) - 8, 3).tolist():
+            data[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        try:
+            for batch in batches_of(tmp_path / "set", aligned=list(columns), vocab_size=2000, **options):
+                assert batch.tokens.max() < 2000
+                assert all(batch.aligned[name].shape == batch.tokens.shape for name in columns)
+        except ParquetLoaderError:
+            refused += 1
+    assert refused
