@@ -252,6 +252,7 @@ def test_a_null_among_the_values_is_refused(tmp_path: Path) -> None:
             r"where 'labels' has no value: give it one, such as aligned=\{'labels': 0\}",
         ),
         ({"append_eos": True, "eos_id": EOS, "aligned": {"attention_mask": 300}}, "of int8, which has no such value"),
+        ({"append_eos": True, "eos_id": EOS, "aligned": {"labels": float("nan")}}, "of int64, which has no such"),
         ({"append_eos": True, "eos_id": EOS, "eos_appended": True}, "and these have it: omit it"),
         ({"seq_len": 10}, "seq_len=10 needs pack='best-fit'"),
         ({"pack": "best-fit", "seq_len": 10, "aligned": ["document_ids"]}, "of a column which is written anyway"),
