@@ -136,6 +136,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--column", str, "the token column, where it is not the only list of integers"),
         ("--aligned", aligned, 'columns that go with the tokens: labels,mask or, with an EOS, JSON {"labels": -100}'),
         ("--eos-id", eos_id, "appended to every document"),
+        ("--packing", str, "tokens; or rows, where each document is a training row already (tokens)"),
+        ("--pad-id", count, "fills up shorter rows of --packing rows"),
         ("--vocab-size", positive, "ids of this size and above are refused"),
         ("--overlap", count, "1 where rows are of seq_len + 1 tokens (0)"),
         ("--epochs", positive, "the run ends after so many (it has no end)"),
@@ -214,7 +216,9 @@ def _of_state(state: Mapping[str, Any], *, mixture: bool) -> dict[str, Any]:
     options: dict[str, Any] = {"lanes": found.lanes, "seed": found.seed, "seq_len": found.lengths[-1][1]}
     if not mixture and not found.is_mixture:
         kept = next(iter(found.sources.values()))
-        options |= {name: kept[name] for name in ("column", "window", "eos_id", "shuffle") if name in kept}
+        options |= {
+            name: kept[name] for name in ("column", "window", "eos_id", "shuffle", "packing", "overlap") if name in kept
+        }
     return options
 
 

@@ -198,6 +198,10 @@ def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
 def _ends(report: CheckReport) -> str:
     ends = report.ends
     assert ends is not None
+    if report.is_stream:
+        return f"{ends.ending:,}, which it ends" + (
+            f"; {ends.missing:,} end where a row group does" if ends.missing else ""
+        )
     if not ends.missing:
         text = f"all end with it: leave eos_id={ends.eos_id} out, or they get two"
     elif not ends.ending:

@@ -62,9 +62,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
     ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
                      compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
-                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with. With
-                     ``labels="name"`` they are the values of that column, shifted alike; with ``loss_mask="name"`` the
-                     tokens, and -100 where that column is 0
+                     them themselves, as Hugging Face's do. -100 in padding: of ``packing="rows"``, and what ``epochs``
+                     may end with. With ``labels="name"`` they are the values of that column, shifted alike; with
+                     ``loss_mask="name"`` the tokens, and -100 where that column is 0
     ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
     ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
                      row begins, and rising by one

@@ -209,7 +209,6 @@ def small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "_GAP_BYTES", 64)
     monkeypatch.setattr(cost, "_OBJECTS_BYTES", 8)
     monkeypatch.setattr(decode, "_OBJECTS_BYTES", 8)
-    monkeypatch.setattr(cost, "BAND_TOKENS", 64)
     monkeypatch.setattr(slices, "BAND_TOKENS", 64)
 
 

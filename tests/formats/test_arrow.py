@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import ConfigError, DataError, ParquetLoader, build_index
-from parquet_loader.formats.arrow import ARROW, decode, messages
+from parquet_loader.formats.arrow import ARROW, decode
 from parquet_loader.formats.base import ChunkSize
 from parquet_loader.storage.local import LocalStorage
 
@@ -378,7 +378,7 @@ def test_values_that_are_wanted_as_they_are_stored_are_not_copied(tmp_path: Path
     assert np.shares_memory(part.tokens, np.frombuffer(raw, np.uint8))
 
 
-@pytest.mark.parametrize("tokens", [30_000, 3_000_000])
+@pytest.mark.parametrize("tokens", [30_000, 1_700_000])
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("kind", ["list", "gaps"])
 @pytest.mark.parametrize("eos_id", [None, 1])
@@ -403,6 +403,22 @@ def test_decoding_stays_within_its_cost(
         return sum(len(part.tokens) for part in ARROW.open(raw, chunk).parts(dtype=dtype, bound=50_001, eos_id=eos_id))
 
     assert held_by(work) <= cost
+
+
+@pytest.mark.parametrize("tokens", [300, 20_000])
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("eos_id", [None, 1])
+def test_record_batches_together_hold_no_more_than_one_by_one(
+    tmp_path: Path, tokens: int, codec: str | None, eos_id: int | None
+) -> None:
+    documents = np.arange(20 * tokens).reshape(-1, 50).tolist()
+    write_arrow(tmp_path / "a.arrow", documents, pa.list_(pa.int64()), codec=codec, rows=tokens // 50)
+    _, raws, chunks = chunks_of(tmp_path)
+    assert len(chunks) == 20
+    dtype, eos = np.dtype(np.int32), eos_id is not None
+    cost = sum(ARROW.decode_cost(ChunkSize.of_chunk(each), codec=each.codec, dtype=dtype, eos=eos) for each in chunks)
+    options: dict[str, Any] = {"dtype": dtype, "bound": 20 * tokens, "eos_id": eos_id}
+    assert held_by(lambda: ARROW.decode_together(raws, chunks, **options)) <= cost
 
 
 def test_an_unpacked_length_that_is_not_its_tokens_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
@@ -530,7 +546,3 @@ def test_an_index_of_arrow_files_is_saved_and_numbers_that_cannot_be_are_refused
             type(index).from_bytes(dataclasses.replace(index, places=places).to_bytes())
     with pytest.raises(ConfigError, match="of another format"):
         type(index).from_bytes(dataclasses.replace(index, places=index.places[:5]).to_bytes())
-
-
-def test_files_are_read_ahead_of_no_further_than_their_end(tmp_path: Path) -> None:
-    assert messages._far_or_near(100) > messages._far_or_near(1 << 30)

@@ -16,7 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from raw_sets import flat, random_files, write_llm_c, write_megatron, write_shards
 
-from parquet_loader import ConfigError, DatasetIndex, FileChangedError, ParquetLoader, build_index, merge_checkpoints
+from parquet_loader import (
+    Component,
+    ConfigError,
+    DatasetIndex,
+    FileChangedError,
+    ParquetLoader,
+    build_index,
+    merge_checkpoints,
+)
 from parquet_loader.formats.raw import entries
 from parquet_loader.storage import open_storage
 
@@ -236,6 +244,25 @@ def _endless(loader: ParquetLoader) -> Any:
 def _place(piece: Any) -> tuple[Any, ...]:
     stem = Path(piece.file).stem
     return (piece.row, piece.column, piece.tokens, stem, piece.row_group, piece.document, piece.start)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_sources_of_a_mixture_may_be_of_any_format(tmp_path: Path, processes: int) -> None:
+    sources = {name: random_files(np.random.default_rng(seed)) for seed, name in enumerate(("a", "b", "c"))}
+    parquet = {name: write_parquet(tmp_path / "parquet" / name, files) for name, files in sources.items()}
+    mixed = {
+        "a": parquet["a"],
+        "b": write_shards(tmp_path / "b", sources["b"], eos_id=EOS),
+        "c": Component(tmp_path / "c", eos_id=EOS),
+    }
+    (tmp_path / "c").mkdir()
+    for number, documents in enumerate(sources["c"]):
+        write_megatron(tmp_path / "c" / f"chunk_{number:06d}", [[each[:3], each[3:]] for each in documents])
+    options = {**OPTIONS, "weights": {"a": 1, "b": 2, "c": 1}, "eos_id": EOS, "processes": processes}
+    with ParquetLoader(parquet, **options) as one, ParquetLoader(mixed, **options) as other:
+        for before, after in itertools.islice(zip(one, other, strict=False), 80):
+            assert np.array_equal(before.tokens, after.tokens)
+            assert np.array_equal(before.sources, after.sources)
 
 
 @pytest.mark.parametrize("processes", [0, 1])

@@ -8,6 +8,7 @@ import resource
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,16 @@ import numpy as np
 import pytest
 from raw_sets import write_llm_c, write_megatron, write_shards
 
-from parquet_loader import ConfigError, DataError, ParquetLoader, ParquetLoaderError, PathNotFoundError, build_index
+from parquet_loader import (
+    ConfigError,
+    DataError,
+    DatasetIndex,
+    ParquetLoader,
+    ParquetLoaderError,
+    PathNotFoundError,
+    build_index,
+)
+from parquet_loader.formats.base import ENTRY_ARRAYS
 
 EOS = 0
 VOCAB_SIZE = 300
@@ -354,3 +364,22 @@ def test_bit_rot_under_a_known_index_is_an_error_or_ids_of_the_vocabulary(
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert read > 20
     assert refused > 20
+
+
+@pytest.mark.parametrize("make", [shards, megatron])
+def test_an_index_from_outside_is_refused_or_leads_nowhere(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = tmp_path / "set"
+    make(folder)
+    index = build_index(folder)
+    for place in range(len(index.numbers)):
+        for value in (-2, -1, 0, 1, 35, 1 << 20, 1 << 40, 1 << 62):
+            numbers = index.numbers.copy()
+            numbers[place, 0] = value
+            arrays = dict(zip(ENTRY_ARRAYS, numbers, strict=False))
+            made_up = replace(index, **arrays, places=numbers[len(ENTRY_ARRAYS) :])
+            try:
+                saved = DatasetIndex.from_bytes(made_up.to_bytes())
+                with ParquetLoader(folder, **OPTIONS, index=saved) as loader:
+                    assert all(int(batch.tokens.max()) < VOCAB_SIZE for batch in loader)
+            except ParquetLoaderError as error:
+                assert "\n" not in str(error)

@@ -46,7 +46,9 @@ BUFFERS = (*PRESENCE, "offsets", "sizes", "element_presence", "values")
 PLACES = ("elements", *(f"{name}_{what}" for name in BUFFERS for what in ("offset", "length")))
 
 PART_TOKENS = 1 << 20  # tokens of a part, but for the last one, which may have half as many more
-TOGETHER_SLOTS = 1 << 19  # record batches of no more slots are decoded together
+# Record batches of no more slots are decoded together. Where the stored type is wanted that is a copy, and still saves
+# more than it costs: bands that lie in several of them need not be put together.
+TOGETHER_SLOTS = 1 << 19
 _BLOCK_TOKENS = 1 << 16  # that are checked and narrowed at once: they stay in the processor's cache
 _GATHER_TOKENS = 1 << 14  # that are gathered at once
 _OBJECTS_BYTES = 1 << 12  # the Python and Arrow objects around the arrays of a record batch
