@@ -153,7 +153,7 @@ def test_labels_are_packed_with_their_ids(tmp_path: Path, examples: list[Example
 
 
 def test_a_conversion_that_is_killed_packs_the_same_rows(tmp_path: Path, examples: list[Example]) -> None:
-    many = examples * 20
+    many = examples * 8
     source = write(tmp_path / "in", "parquet", many)
     common = [sys.executable, "-m", "parquet_loader.pretokenize.convert", "--input", str(source)]
     common += ["--vocab-size", "60_000", "--row-group-tokens", "2_000", "--file-tokens", "6_000", "--eos-id", str(EOS)]
@@ -161,7 +161,7 @@ def test_a_conversion_that_is_killed_packs_the_same_rows(tmp_path: Path, example
     common += ["--pack", "best-fit", "--seq-len", str(SEQ_LEN), "--pack-buffer-tokens", "9_000"]
     subprocess.run([*common, "--output", str(tmp_path / "quiet")], check=True, capture_output=True)
     killed = 0
-    for files in (3, 20, 40):
+    for files in (3, 8, 16):
         with subprocess.Popen([*common, "--output", str(tmp_path / "killed")], stdout=subprocess.DEVNULL) as process:
             staging = tmp_path / "killed/_staging-run"
             while process.poll() is None and len(list(staging.glob("*.parquet"))) < files:
