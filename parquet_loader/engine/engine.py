@@ -40,7 +40,7 @@ from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Clock, Prefetcher, Task
 from .processes import Helpers
 from .reserve import Reserve
-from .rows import WholeRows
+from .rows import BOUNDARIES, WholeRows
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
@@ -436,7 +436,9 @@ class Engine:
             assert plane.rows is not None
             found = plane.rows.unpacked(packed[:, 0], each, ended=ended)
             lengths = lengths if number else found
-        return Drawn(out, WholeRows(rows, lengths), lengths)
+        names = [plane.column for plane in self._planes[source][1:]]
+        column = next((name for name in BOUNDARIES if name in names), None)
+        return Drawn(out, WholeRows(rows, lengths, column), lengths)
 
     def ahead_tokens(self, source: int, positions: IntArray | int) -> int:
         """Tokens of a source that wait here to be taken, of all lanes together.

@@ -95,14 +95,17 @@ class Picked:
         self._sheets = sheets
         self._origins = origins
 
-    @property
-    def starts(self) -> tuple[IntArray, IntArray]:
-        """See `document_starts`."""
+    def starts(self, aligned: Mapping[str, AnyArray]) -> tuple[IntArray, IntArray]:
+        """See `document_starts`.
+
+        Args:
+            aligned: what goes with the batch's rows.
+        """
         counts = np.zeros(len(self._sheets), np.int64)
         found = []
         for sheet, origins in self._origins.items():
             lanes = (self._sheets == sheet).nonzero()[0]
-            row_splits, columns = origins.starts
+            row_splits, columns = origins.starts(aligned)
             counts[lanes] = row_splits[lanes + 1] - row_splits[lanes]
             found.append((row_splits, columns, lanes))
         splits = np.zeros(len(counts) + 1, np.int64)
