@@ -189,8 +189,8 @@ def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
     others = "of others the page checksums, where there are any" if all_columns else "others were not read"
     if report.format != "parquet":
         others = (
-            "its counts and ids, which damage may leave as they are: such files have no checksums, and only bytes that "
-            "are others than at an earlier check show it"
+            "its counts and ids alone: such files have no checksums, and other damage shows only where an earlier "
+            "check saw other bytes"
         )
     yield "verified", f"column {report.column!r}; {others}"
 

@@ -367,7 +367,10 @@ class Mixer:
             except (DataError, StorageError) as error:
                 raise of_source(error, part.name) from error
             for name, fill in source.fills.items():
-                memory[self._aligned[name]][:] = memory[0] if isinstance(fill, str) else fill
+                values = memory[self._aligned[name]]
+                values[:] = memory[0] if isinstance(fill, str) else fill
+                if drawn.lengths is not None:  # there is nothing beside padding
+                    values[np.arange(values.shape[1]) >= drawn.lengths[:, None]] = 0
             self._following[place] += 1
             if self._last_rows[code] < 0:  # nobody needs it any more
                 self._sheets.give(sheet)

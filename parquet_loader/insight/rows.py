@@ -86,12 +86,15 @@ class _ArrowRows:
 
     def read(self, group: int, paths: Sequence[Sequence[str]]) -> pa.RecordBatch:
         if self._is_file:
-            return self._reader.get_batch(group)
-        while self._next < group:
-            self._reader.read_next_batch()
+            batch = self._reader.get_batch(group)
+        else:
+            while self._next < group:
+                self._reader.read_next_batch()
+                self._next += 1
+            batch = self._reader.read_next_batch()
             self._next += 1
-        self._next += 1
-        return self._reader.read_next_batch()
+        batch.validate(full=True)  # pyarrow reads what damaged offsets point to
+        return batch
 
 
 @contextmanager

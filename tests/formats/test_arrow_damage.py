@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from arrow_files import FORMS, ipc
 
 from parquet_loader import ConfigError, DataError, StorageError
-from parquet_loader.formats.arrow import ARROW
+from parquet_loader.formats.arrow import ARROW, decode
 from parquet_loader.formats.base import Counting, CountingBudget
 from parquet_loader.index.index import DatasetIndex, assemble
 from parquet_loader.storage import open_storage
@@ -110,7 +111,7 @@ def outcome(folder: Path, index: DatasetIndex | None) -> str:
     return "tokens"
 
 
-def test_damage_is_an_error_or_ids_of_the_vocabulary(tmp_path: Path) -> None:
+def test_damage_is_an_error_or_ids_of_the_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(int(os.environ.get("ARROW_SEED", "1")))
     files = whole_files()
     file = tmp_path / "a.arrow"
@@ -130,6 +131,8 @@ def test_damage_is_an_error_or_ids_of_the_vocabulary(tmp_path: Path) -> None:
             data = bytearray(files[number])
             harms[int(rng.integers(len(harms)))](data, rng)
             file.write_bytes(data)
+            # Record batches of several parts are unpacked as these come.
+            monkeypatch.setattr(decode, "PART_TOKENS", int(rng.choice([64, 1 << 20])))
             if not trial % 5:  # being traced takes longer than what is done
                 tracemalloc.start()
             outcomes[outcome(tmp_path, indexes[number] if rng.random() < 0.3 else None)] += 1

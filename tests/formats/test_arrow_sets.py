@@ -59,7 +59,7 @@ def write_sets(folder: Path, rng: np.random.Generator) -> dict[str, Path]:
     return {name: folder / name for name in ("parquet", "file", "stream")}
 
 
-def batches_of(source: Path | str, count: int, **options: Any) -> list[np.ndarray]:
+def batches_of(source: Any, count: int, **options: Any) -> list[np.ndarray]:
     with ParquetLoader(source, **options) as loader:
         return [batch.tokens.copy() for batch in islice(loader, count)]
 
@@ -87,6 +87,28 @@ def test_the_same_documents_in_the_same_groups_give_the_same_batches(tmp_path: P
         ranks = [batches_of(sets[form], 12, **options, rank=rank, world_size=world) for rank in range(world)]
         for number, rows in enumerate(expected):
             assert np.array_equal(np.concatenate([batches[number] for batches in ranks]), rows)
+
+
+def test_a_mixture_takes_arrow_files_beside_parquet(tmp_path: Path) -> None:
+    one, other = (write_sets(tmp_path / name, np.random.default_rng(seed)) for name, seed in (("one", 5), ("two", 6)))
+    options: dict[str, Any] = {"lanes": 4, "seq_len": 8, "window": 2, "eos_id": 121, "vocab_size": 122}
+    options |= {"weights": {"one": 0.7, "two": 0.3}}
+    expected = batches_of({"one": one["parquet"], "two": other["parquet"]}, 20, **options)
+    found = batches_of({"one": one["parquet"], "two": other["stream"]}, 20, **options)
+    assert all(np.array_equal(rows, batch) for rows, batch in zip(expected, found, strict=True))
+
+
+def test_packed_rows_come_whole_from_arrow_files_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    rows = [rng.integers(0, 100, rng.integers(1, 17)).tolist() for _ in range(120)]
+    table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32()))})
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(table, tmp_path / "parquet" / "a.parquet", row_group_size=13)
+    write_arrow(tmp_path / "arrow" / "a.arrow", rows, pa.large_list(pa.uint16()), rows=13)
+    options: dict[str, Any] = {"lanes": 4, "seq_len": 16, "packing": "rows", "pad_id": 0, "window": 3, "epochs": 1}
+    expected, found = (batches_of(tmp_path / name, 99, **options) for name in ("parquet", "arrow"))
+    assert len(expected) == 30
+    assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
 def test_other_processes_decode_the_same(tmp_path: Path) -> None:

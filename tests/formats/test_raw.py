@@ -81,6 +81,18 @@ def test_shards_are_read_in_the_order_of_their_meta_json(tmp_path: Path, files: 
     assert DatasetIndex.from_bytes(index.to_bytes()).files == index.files
 
 
+def test_a_meta_json_tells_of_files_in_folders_below_it_and_several_of_their_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_shards(tmp_path / "set" / name, [[[1, 2]], [[3] * 9]], eos_id=EOS)
+    assert len(build_index(tmp_path / "set")) == 4
+    for name in ("a", "b"):
+        (tmp_path / "set" / name / "meta.json").unlink()
+    meta = [{"file": f"{name}/chunk_000001.bin", "dtype": "uint16"} for name in ("b", "a")]
+    (tmp_path / "set" / "meta.json").write_text(json.dumps(meta))
+    paths = [file.path for file in build_index(tmp_path / "set").files]
+    assert paths == ["b/chunk_000001.bin", "a/chunk_000001.bin", "meta.json"]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])
 def test_ids_of_any_integer_type_are_read(tmp_path: Path, dtype: str) -> None:
     files = [[[1, 2, 3], [4]], [[5, 6, 7, 8], []], [[9] * 40]]

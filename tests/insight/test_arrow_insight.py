@@ -79,6 +79,17 @@ def test_other_columns_of_documents_are_told(tmp_path: Path, form: str, codec: s
         columns_of(open_storage(folder), tokens_of(folder), places, ["url"])
 
 
+def test_offsets_of_another_column_that_lead_nowhere_are_one_error(tmp_path: Path) -> None:
+    words = pa.array([f"word {row}" for row in range(300)])
+    file = tmp_path / "a.arrow"
+    data = bytearray(ipc(pa.table({"word": words, "tokens": pa.array(DOCUMENTS, pa.list_(pa.int32()))})))
+    place = data.index(words.buffers()[1].to_pybytes()[:64])
+    data[place + 40 : place + 44] = (2**31 - 1).to_bytes(4, "little")
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.arrow: cannot be read"):
+        columns_of(open_storage(tmp_path), tokens_of(tmp_path), [("a.arrow", 0, 9)], ["word"])
+
+
 def test_a_damaged_column_beside_the_tokens_is_one_error(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", "file", "zstd")
     file = folder / "a.arrow"

@@ -74,7 +74,7 @@ class ArrowFile:
 
     def part(self, start: int, length: int) -> memoryview:
         """Bytes of which the neighbours are not needed."""
-        if self._has(start, length):
+        if not length or self._has(start, length):
             return self._data[start - self._start :][:length]
         return memoryview(self._storage.read(self._file, start, length))
 

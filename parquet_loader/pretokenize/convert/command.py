@@ -156,16 +156,18 @@ def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:
             f"the end-of-document id {corpus.eos_id:,} is not of a vocabulary of {vocab_size:,}. Give the right "
             f"eos_id or vocab_size."
         )
-    if options.append_eos and corpus.eos_id is None:
-        raise ConfigError("append_eos=True puts an id after every document: say which with eos_id=N.")
+    for name, given, does in (
+        ("eos_appended", options.eos_appended, "says that an id ends every document"),
+        ("append_eos", options.append_eos, "puts an id after every document"),
+    ):
+        if given and corpus.eos_id is None:
+            raise ConfigError(f"{name}=True {does}: say which with eos_id=N.")
     if options.append_eos and (options.eos_appended or corpus.eos_appended):
         raise ConfigError("append_eos=True is for documents without an end-of-document id, and these have it: omit it.")
     for name, value in _at_eos(options).items():
         dtype = corpus.aligned[name]
         if not _holds(dtype, value):
             raise ConfigError(f"aligned={{{name!r}: {value!r}}}: the column is of {dtype}, which has no such value.")
-    if options.eos_appended and corpus.eos_id is None:
-        raise ConfigError("eos_appended=True says that an id ends every document: say which with eos_id=N.")
     info = TokenizerInfo(
         name=options.tokenizer or corpus.tokenizer or "unknown",
         sha256="",
@@ -200,7 +202,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
     if dtype.kind == "b":
         return value in (0, 1)
     bounds = np.iinfo(dtype)
-    return value == int(value) and bounds.min <= value <= bounds.max
+    return float(value).is_integer() and bounds.min <= value <= bounds.max
 
 
 def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions) -> dict[str, object]:
@@ -231,7 +233,6 @@ def _write_shards(
     corpus: Corpus, encoding: Encoding, output: OutputFolder, journal: Journal, options: ConvertOptions
 ) -> Journal:
     """Write the missing shards; returns the journal, which then names them all."""
-
     packing = options.packing
     position = journal.position
     carried = read_carried(output, journal) if packing is not None else None
