@@ -55,7 +55,7 @@ def test_which_find_and_origins_agree_with_brute_force(tmp_path: Path, seed: int
                 assert (piece.column, piece.tokens) == (0, len(document))
                 came[name, int(piece.file[5:8]), piece.row_group, piece.document][step, piece.row] += 1
         assert covered.sum(axis=1).tolist() == [len(row) for row in rows_of(batch)]
-        assert covered.max() == 1
+        assert covered.max() <= 1  # a batch may be of empty rows alone
     for name in run.packed:
         places = [
             (f, g, d)
