@@ -46,6 +46,7 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 # What `window=None` aims at: a window of a set alone, and of each source of a mixture, all of which are held together.
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
+_MOST_ROW_TOKENS = 1 << 27  # of one that is packed already: NumPy's types take less than 2 GiB, and values 8 bytes
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -270,6 +271,10 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         if index.is_stream:
             raise ConfigError(
                 "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
+            )
+        if options.seq_len >= _MOST_ROW_TOKENS:
+            raise ConfigError(
+                f"packing='rows' takes rows of fewer than {_MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
             )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)

@@ -347,12 +347,13 @@ def test_a_row_of_another_length_is_named_where_only_its_data_tells(
         (dict(packing="rows", pad_id=-1), r"pad_id must be an integer in \[0"),
         (dict(packing="rows", pad_id=50, vocab_size=50), r"pad_id must be an integer in \[0, 49\], not 50"),
         (dict(packing="rows", pad_id="x"), "pad_id must be an integer"),
+        (dict(packing="rows", pad_id=0, seq_len=2**27), "takes rows of fewer than 134,217,728 ids, not 134,217,728"),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path: Path, options, message: str) -> None:
     write_set(tmp_path, [[[[1, 2], [3, 4]]]])
     with pytest.raises(ConfigError, match=message):
-        ParquetLoader(tmp_path, seq_len=2, lanes=1, **options)
+        ParquetLoader(tmp_path, **{"seq_len": 2, "lanes": 1, **options})
 
 
 def test_components_say_themselves_how_they_are_packed(tmp_path: Path) -> None:
