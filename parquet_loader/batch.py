@@ -93,8 +93,11 @@ class Batch:
             begin at ``columns[row_splits[i]:row_splits[i + 1]]``, rising. Column 0 is listed only where a document
             really begins there; else the row begins inside a document. A column within a row is also listed where steps
             of another length than the window's are joined there.
+
+            A row of a set with ``packing="rows"`` is one document; or those that ``document_ids`` or ``position_ids``
+            tell of, where `aligned` has such a column of the set's own.
         """
-        return self._starts.starts
+        return self._starts.starts(self.aligned)
 
     def origins(self) -> list[Piece]:
         """Which documents the rows consist of: pieces by row and column, each of one document. Rows are numbered as

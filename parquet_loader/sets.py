@@ -52,6 +52,7 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
 _FOLLOWED_TOKENS = 4_000_000  # of a set that is followed: the first batch waits for the first window
+_MOST_ROW_TOKENS = 1 << 27  # of one that is packed already: NumPy's types take less than 2 GiB, and values 8 bytes
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -303,6 +304,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if processes:
         check_storage(storage, processes)
     aligned, fills = _aligned_of(part, options)
+    raw_dtype = raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype)
     follow = options.follow if part.follow is None else part.follow
     growth, complete = None, True
     read = _IndexReader(
@@ -311,7 +313,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         cache_dir=options.cache_dir,
         budget_bytes=options.budget_bytes,
         format=kind,
-        raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
+        raw_dtype=raw_dtype,
         aligned=tuple(aligned),
     )
     if follow:
@@ -329,8 +331,15 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
+        if kind is not None and kind != index.format:
+            raise ConfigError(
+                f"format={kind!r}, and the index is of {index.format} files; build it of those that are meant"
+            )
         index = _with_aligned(index, tuple(aligned))
         storage = PinnedStorage(storage, index, format_named(index.format), saved)
+    # The loader's own is for those sources of a mixture that are raw.
+    if raw_dtype is not None and (part.raw_dtype is not None or not mixed or index.format == "raw"):
+        _check_raw_dtype(index, raw_dtype)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
@@ -345,6 +354,10 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             raise ConfigError(
                 "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
             )
+        if options.seq_len >= _MOST_ROW_TOKENS:
+            raise ConfigError(
+                f"packing='rows' takes rows of fewer than {_MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
+            )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)
     group_tokens = group_elements(index, appends_eos=appends_eos, rows=rows)
@@ -354,7 +367,9 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     total = int(group_tokens.sum()) * (1 if rows is None else rows.width)
     if not total or (not appends_eos and not index.tokens.any()):
         shown = storage.identity.replace("\n", ", ")
-        raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
+        documents = int(index.rows.sum())
+        why = f"all of its {documents:,} documents are" if documents else f"its {len(index.files):,} files are"
+        raise ConfigError(f"{shown} holds no token: {why} empty")
     window = part.window if part.window is not None else options.window
     chosen = window
     if chosen is None:
@@ -557,6 +572,17 @@ def _worthwhile_threads(index: DatasetIndex) -> int:
     file_format = format_named(index.format)
     slow = np.array([file_format.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
+
+
+def _check_raw_dtype(index: DatasetIndex, raw_dtype: np.dtype[np.integer]) -> None:
+    """Refuse a type of raw ids that the set has no use for, or another than it has."""
+    if index.format != "raw":
+        raise ConfigError(f"raw_dtype={raw_dtype.name!r} is for raw files, and these are {index.format}: leave it out")
+    stored = {layout.dtype.name for layout in index.layouts}
+    if stored - {raw_dtype.name}:
+        raise ConfigError(
+            f"raw_dtype={raw_dtype.name!r}, and the index is of ids stored as {', '.join(sorted(stored))}"
+        )
 
 
 def _held_dtype(

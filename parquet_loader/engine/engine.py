@@ -42,7 +42,7 @@ from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Clock, Pause, Prefetcher, Task
 from .processes import Helpers
 from .reserve import Reserve
-from .rows import WholeRows
+from .rows import BOUNDARIES, WholeRows
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
@@ -445,7 +445,9 @@ class Engine:
             assert plane.rows is not None
             found = plane.rows.unpacked(packed[:, 0], each, ended=ended)
             lengths = lengths if number else found
-        return Drawn(out, WholeRows(rows, lengths), lengths)
+        names = [plane.column for plane in self._planes[source][1:]]
+        column = next((name for name in BOUNDARIES if name in names), None)
+        return Drawn(out, WholeRows(rows, lengths, column), lengths)
 
     def _await(self, source: int, sealed: Sealed, elements: int) -> None:
         """Wait until so many elements of a source lie in whole windows."""

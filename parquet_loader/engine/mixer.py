@@ -97,14 +97,17 @@ class Picked:
         self._sheets = sheets
         self._origins = origins
 
-    @property
-    def starts(self) -> tuple[IntArray, IntArray]:
-        """See `document_starts`."""
+    def starts(self, aligned: Mapping[str, AnyArray]) -> tuple[IntArray, IntArray]:
+        """See `document_starts`.
+
+        Args:
+            aligned: what goes with the batch's rows.
+        """
         counts = np.zeros(len(self._sheets), np.int64)
         found = []
         for sheet, origins in self._origins.items():
             lanes = (self._sheets == sheet).nonzero()[0]
-            row_splits, columns = origins.starts
+            row_splits, columns = origins.starts(aligned)
             counts[lanes] = row_splits[lanes + 1] - row_splits[lanes]
             found.append((row_splits, columns, lanes))
         splits = np.zeros(len(counts) + 1, np.int64)
@@ -366,7 +369,10 @@ class Mixer:
             except (DataError, StorageError, WriterFailedError) as error:
                 raise of_source(error, part.name) from error
             for name, fill in source.fills.items():
-                memory[self._aligned[name]][:] = memory[0] if isinstance(fill, str) else fill
+                values = memory[self._aligned[name]]
+                values[:] = memory[0] if isinstance(fill, str) else fill
+                if drawn.lengths is not None:  # there is nothing beside padding
+                    values[np.arange(values.shape[1]) >= drawn.lengths[:, None]] = 0
             self._following[place] += 1
             if self._last_rows[code] < 0:  # nobody needs it any more
                 self._sheets.give(sheet)

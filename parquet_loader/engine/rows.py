@@ -9,7 +9,7 @@ Where rows may be shorter than `RowLayout.width`, an element holds its length be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from ..blocks import IntArray, TokenArray, TokenPart, as_binary
+from ..blocks import AnyArray, IntArray, TokenArray, TokenPart, as_binary
 from ..formats.base import ColumnChunk
 
 __all__ = ["Elements", "RowLayout", "RowLengthError", "RowPart", "RowParts", "WholeRows", "parts_together"]
+
+# Columns that tell where documents are in rows, if they are aligned with them: numbers that differ from document to
+# document, or each token's place in its document.
+BOUNDARIES = ("document_ids", "position_ids")
 
 Elements = npt.NDArray[Any]
 
@@ -220,19 +224,39 @@ def parts_together(layout: RowLayout, part: TokenPart, chunks: Sequence[ColumnCh
 
 
 class WholeRows:
-    """What rows consist of that were packed already: each is a document, of which it holds the beginning.
+    """What rows consist of that were packed already: each is a document, of which it holds the beginning; or those that
+    an aligned column tells of.
 
     Args:
         rows: how many there are.
         lengths: see `RowLayout.unpacked`.
+        column: that of `BOUNDARIES` which goes with them, if there is one.
     """
 
-    def __init__(self, rows: int, lengths: IntArray | None) -> None:
-        self._begun = np.ones(rows, np.bool_) if lengths is None else lengths > 0
+    def __init__(self, rows: int, lengths: IntArray | None, column: str | None) -> None:
+        self._rows = rows
+        self._lengths = lengths
+        self._column = column
 
-    @property
-    def starts(self) -> tuple[IntArray, IntArray]:
-        """See `pack.document_starts`."""
-        row_splits = np.zeros(len(self._begun) + 1, np.int64)
-        self._begun.cumsum(out=row_splits[1:])
-        return row_splits, np.zeros(row_splits[-1], np.int64)
+    def starts(self, aligned: Mapping[str, AnyArray]) -> tuple[IntArray, IntArray]:
+        """See `pack.document_starts`.
+
+        Args:
+            aligned: of these rows.
+        """
+        if self._column is None:
+            begins = np.ones((self._rows, 1), np.bool_)
+        else:
+            ids = aligned[self._column].astype(np.int64)
+            begins = np.empty(ids.shape, np.bool_)
+            if self._column == "document_ids":
+                begins[:, 0] = True
+                np.not_equal(ids[:, 1:], ids[:, :-1], out=begins[:, 1:])
+            else:
+                begins[:, 0] = ids[:, 0] == 0
+                np.not_equal(ids[:, 1:], ids[:, :-1] + 1, out=begins[:, 1:])
+        if self._lengths is not None:
+            begins &= np.arange(begins.shape[1]) < self._lengths[:, None]
+        row_splits = np.zeros(self._rows + 1, np.int64)
+        begins.sum(axis=1).cumsum(out=row_splits[1:])
+        return row_splits, begins.nonzero()[1]

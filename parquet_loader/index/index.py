@@ -43,7 +43,7 @@ ARRAYS = ("file", *ENTRY_ARRAYS)
 _SHARED = ("file", "row_group", "rows", "tokens")  # what an aligned column has as the tokens have it
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
-_SPLIT = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
+_SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +245,18 @@ class DatasetIndex:
         ]
 
     def beside(self, chunk: ColumnChunk) -> tuple[tuple[FileInfo, int, int], ...]:
-        """The byte ranges that decoding a row group needs beside its chunk: (file, start, length) of each."""
-        ranges = format_named(self.format).beside(chunk)
-        return tuple((self.file_of(path), start, length) for path, start, length in ranges)
+        """The byte ranges that decoding a row group needs beside its chunk: (file, start, length) of each.
+
+        Raises:
+            DataError: there are none such, by an index from outside.
+        """
+        found = []
+        for path, start, length in format_named(self.format).beside(chunk):
+            number = self.file_number(path)
+            if number is None or not 0 <= start <= start + length <= self.files[number].size:
+                raise chunk.error(f"its index names {length:,} bytes from {start:,} on of {path}, which has none there")
+            found.append((self.files[number], start, length))
+        return tuple(found)
 
     def open(self, storage: Storage, chunk: ColumnChunk) -> tuple[bytes, OpenChunk]:
         """Read a row group, and look at it.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from packed_rows import all_groups, row_files
@@ -85,3 +87,28 @@ def test_a_mixture_of_both_packings_trains_in_equal_steps(tmp_path: Path) -> Non
     padded = torch.stack([(item["labels"] == -100).any(dim=1) for item in expected])
     assert padded.any()
     assert not padded[~chat].any()
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_labels_and_boundaries_of_columns_go_with_packed_rows(tmp_path: Path, overlap: int) -> None:
+    columns = {
+        "input_ids": ROWS,
+        "labels": [[-100, -100, 3, 4, 5], [-100, 7, 8], [], [9, 10, 11, 12, 13]],
+        "document_ids": [[0, 0, 1, 1, 1], [0, 0, 0], [], [0, 0, 0, 1, 1]],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    options = dict(seq_len=5 - overlap, overlap=overlap, lanes=4, shuffle=False, packing="rows", pad_id=0)
+    boundaries = ["position_ids", "document_ids"]
+    with TokenDataset(
+        tmp_path, labels="labels", column="input_ids", aligned=["document_ids"], boundaries=boundaries, **options
+    ) as dataset:
+        item = next(iter(dataset))
+    x, seq_len = -100, 5 - overlap
+    labels = [[x, x, 3, 4, 5], [x, 7, 8, x, x], [x] * 5, [9, 10, 11, 12, 13]]
+    assert item["labels"].tolist() == [row[overlap:] for row in labels]
+    positions = [[0, 1, 0, 1, 2], [0, 1, 2, 0, 1], [0, 1, 2, 3, 4], [0, 1, 2, 0, 1]]
+    assert item["position_ids"].tolist() == [row[:seq_len] for row in positions]
+    ids = item["document_ids"]  # of the whole batch, and not those that are stored
+    assert sorted(ids.unique().tolist()) == list(range(int(ids.max()) + 1))
+    assert [len(row.unique()) for row in ids] == [2, 2, 1, 2]
+    assert item.keys() == {"input_ids", "labels", "position_ids", "document_ids"}

@@ -8,6 +8,7 @@ Nodes and buffers come depth first. Of a column ``meta: struct<a: string, ids: l
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ import pyarrow as pa
 from ..base import ColumnLayout, Leaf
 
 __all__ = ["Column", "columns_of", "layout_of", "list_size"]
+
+
+_MOST_LIST_SIZE = 10**9 - 1  # as much as `ColumnLayout.kind` may say
 
 
 class Node(NamedTuple):
@@ -53,6 +57,7 @@ class Column:
     is_encoded: bool
 
 
+@functools.lru_cache(maxsize=64)
 def list_size(kind: str) -> int:
     """How many values each list has, by a layout's kind; 0 where that differs.
 
@@ -149,7 +154,7 @@ class _Walk:
             self._take(1, 1)  # the struct of keys and items
             self._skip(kind.key_type)
             self._skip(kind.item_type)
-        elif _form(kind):
+        elif _form(kind) or types.is_fixed_size_list(kind):
             self._skip(kind.value_type)
         elif types.is_run_end_encoded(kind):
             self._skip(kind.run_end_type)
@@ -191,4 +196,5 @@ def _form(kind: pa.DataType) -> str:
         return "list_view"
     if types.is_large_list_view(kind):
         return "large_list_view"
-    return f"fixed_size_list[{kind.list_size}]" if types.is_fixed_size_list(kind) else ""
+    is_sized = types.is_fixed_size_list(kind) and 0 <= kind.list_size <= _MOST_LIST_SIZE
+    return f"fixed_size_list[{kind.list_size}]" if is_sized else ""

@@ -46,7 +46,9 @@ BUFFERS = (*PRESENCE, "offsets", "sizes", "element_presence", "values")
 PLACES = ("elements", *(f"{name}_{what}" for name in BUFFERS for what in ("offset", "length")))
 
 PART_TOKENS = 1 << 20  # tokens of a part, but for the last one, which may have half as many more
-TOGETHER_SLOTS = 1 << 19  # record batches of no more slots are decoded together
+# Record batches of no more slots are decoded together. Where the stored type is wanted that is a copy, and still saves
+# more than it costs: bands that lie in several of them need not be put together.
+TOGETHER_SLOTS = 1 << 19
 _BLOCK_TOKENS = 1 << 16  # that are checked and narrowed at once: they stay in the processor's cache
 _GATHER_TOKENS = 1 << 14  # that are gathered at once
 _OBJECTS_BYTES = 1 << 12  # the Python and Arrow objects around the arrays of a record batch
@@ -188,7 +190,7 @@ class OpenChunk:
         offsets = np.zeros(rows + 1, np.int64)
         if reader.in_one_piece:
             np.cumsum(lengths, out=offsets[1:])
-            self._first = int(begins[0])
+            self._first = int(begins[0]) if offsets[-1] else 0
             return offsets
         if lengths.sum(dtype=np.float64) > 2 * self.chunk.tokens + 1:
             raise DamagedBufferError("has more tokens in its lists than the index says")
@@ -250,16 +252,16 @@ class OpenChunk:
         values = None
         for begin, end in _in_parts(tokens):
             complete = end == tokens
-            low = int(self.offsets.searchsorted(begin)) if begin else 0
-            high = self.chunk.rows if complete else int(self.offsets.searchsorted(end))
+            row = int(self.offsets.searchsorted(begin)) if begin else 0
+            stop = self.chunk.rows if complete else int(self.offsets.searchsorted(end))
             # The EOS of the document before is in the part where the next one begins.
-            at = begin + each * max(low - 1, 0)
-            length = end - begin + each * (high - max(low - 1, 0) - (not complete))
+            before = max(row - 1, 0)
+            at, length = begin + each * before, end - begin + each * (stop - before - (not complete))
             if length and (at + length <= first or (last is not None and at >= last)):
                 continue
             if values is None:
                 values = self._values()
-            offsets = np.concatenate(([begin] * (begin > 0), self.offsets[low:high], [end])) - begin
+            offsets = np.concatenate(([begin] * (begin > 0), self.offsets[row:stop], [end])) - begin
             block = TokenBlock(self._tokens(values, begin, end, wanted), offsets.astype(np.int64, copy=False))
             yield part_of(at, block, eos_id, goes_on=begin > 0, complete=complete)
             del block  # not to be held while the next one is decoded

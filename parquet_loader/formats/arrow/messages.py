@@ -12,7 +12,7 @@ where they are large, what lies between is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +37,11 @@ __all__ = ["ArrowFile", "Framed", "read_messages"]
 _MAGIC, _OLD_MAGIC, _CONTINUED = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
 _AHEAD_BYTES = 64 << 10  # read with a message: its offsets may be among them
 _FAR_AHEAD_BYTES = 4 << 20  # the same where record batches are small
-_SMALL_BYTES = 1 << 20
+# From one message to the next, so that record batches count as small: a request over a network takes longer than its
+# megabyte, and one of a disk does not.
+_SMALL_BYTES, _SMALL_REMOTE_BYTES = 128 << 10, 1 << 20
 _TAIL_BYTES = 64 << 10
+_MOST_PADDING = 128  # before a footer: the mark of a stream's end, and what aligns it
 _CUT = "its writing or copying was cut off"
 
 
@@ -51,6 +54,11 @@ class ArrowFile:
         self._start = 0
         self._data = memoryview(b"")
         self.size = file.size
+        self._small_bytes = _SMALL_REMOTE_BYTES if storage.is_remote else _SMALL_BYTES
+
+    def ahead_of(self, stride: int) -> int:
+        """How far to read ahead, where from one message to the next it is so far."""
+        return _FAR_AHEAD_BYTES if 0 <= stride <= self._small_bytes else _AHEAD_BYTES
 
     def ahead(self, start: int, length: int, ahead: int) -> memoryview:
         """Bytes, read with as many behind them as are likely needed next.
@@ -67,7 +75,7 @@ class ArrowFile:
 
     def part(self, start: int, length: int) -> memoryview:
         """Bytes of which the neighbours are not needed."""
-        if self._has(start, length):
+        if not length or self._has(start, length):
             return self._data[start - self._start :][:length]
         return memoryview(self._storage.read(self._file, start, length))
 
@@ -111,7 +119,9 @@ def read_messages(file: ArrowFile) -> tuple[Schema, Iterator[Framed]]:
         footer = _footer(file)
         try:
             schema = Schema.of_footer(footer)
-            return schema, _of_file(file, read_blocks(footer))
+            batches, dictionaries = read_blocks(footer)
+            _check_end(file, file.size - 10 - len(footer), [batches, dictionaries])
+            return schema, _of_file(file, batches)
         except MetadataError as problem:
             raise file.error(f"its footer cannot be read ({problem}); it is damaged") from problem
     if not _may_be_stream(head, file.size):
@@ -194,8 +204,32 @@ def _of_stream(file: ArrowFile, begin: int) -> Iterator[Framed]:
                 f"its message at byte {begin:,} is no record batch: it is damaged, or several streams were joined; "
                 "write them to files of their own"
             )
-        ahead = _far_or_near(framed.end - begin)
+        ahead = file.ahead_of(framed.end - begin)
         begin = framed.end
+
+
+def _check_end(file: ArrowFile, footer: int, blocks: Sequence[Blocks]) -> None:
+    """Refuse a footer between which and all that it tells of there is something else.
+
+    Args:
+        file: the file.
+        footer: where its footer begins.
+        blocks: what that tells of.
+    """
+    ends = [int(end) for each in blocks for end in each.begins + each.metadata + each.bodies]
+    if not ends:
+        try:  # some writers do not frame the schema's message in a file, of whose end nothing tells then
+            first = _framed_at(file, len(_MAGIC) + 2, _AHEAD_BYTES)
+        except MetadataError:
+            return
+        if first is None or first.message.kind != SCHEMA:
+            return
+        ends = [first.end]
+    if footer - max(ends) > _MOST_PADDING:
+        raise file.error(
+            f"has {footer - max(ends):,} bytes between what its footer tells of and the footer itself: the footer is "
+            "damaged, or several files were joined; write them to files of their own"
+        )
 
 
 def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:
@@ -205,7 +239,7 @@ def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:
     for number, (begin, metadata, body) in enumerate(zip(*(each.tolist() for each in blocks), strict=True)):
         inside = 8 <= begin <= size and 8 <= metadata <= size and 0 <= body <= size - begin - metadata
         try:
-            framed = _framed_at(file, begin, _far_or_near(gaps[number])) if inside else None
+            framed = _framed_at(file, begin, file.ahead_of(gaps[number])) if inside else None
         except MetadataError as problem:
             raise file.error(f"its message at byte {begin:,} is damaged ({problem})", number) from problem
         if (
@@ -219,11 +253,6 @@ def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:
                 number,
             )
         yield framed
-
-
-def _far_or_near(stride: int) -> int:
-    """How far to read ahead, where from one message to the next it is so far."""
-    return _FAR_AHEAD_BYTES if 0 <= stride <= _SMALL_BYTES else _AHEAD_BYTES
 
 
 def _footer(file: ArrowFile) -> memoryview:

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ...blocks import IntArray
@@ -45,6 +46,8 @@ SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 V4 = 3
 _BUFFER_CODECS = ("LZ4", "ZSTD")  # by their numbers; "LZ4" is what Arrow calls LZ4_FRAME
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
+_PAIR = np.dtype("<i8,<i8")
+_INT64 = np.dtype("<i8")
 _INT, _LONG, _SHORT, _OFFSET = (struct.Struct("<" + code) for code in ("i", "q", "h", "I"))
 
 
@@ -63,21 +66,18 @@ class _Table:
     def __init__(self, data: memoryview, place: int) -> None:
         self._data = data
         self._place = place
-        self._vtable = place - self._number(_INT, place)
-        self._size = self._number(_SHORT, self._vtable)
+        self._vtable = place - _number(self._data, _INT, place)
+        self._size = _number(self._data, _SHORT, self._vtable)
 
     @classmethod
     def root(cls, data: memoryview) -> _Table:
         """The table that a flatbuffer begins with."""
-        table = cls.__new__(cls)
-        table._data = data
-        table.__init__(data, table._number(_OFFSET, 0))  # type: ignore[misc]
-        return table
+        return cls(data, _number(data, _OFFSET, 0))
 
     def integer(self, field: int, kind: struct.Struct) -> int:
         """A number; 0 where it is not there."""
         place = self._field(field)
-        return self._number(kind, place) if place else 0
+        return _number(self._data, kind, place) if place else 0
 
     def byte(self, field: int) -> int:
         """A number of one byte; 0 where it is not there."""
@@ -89,16 +89,15 @@ class _Table:
     def table(self, field: int) -> _Table | None:
         """A table; None where it is not there."""
         place = self._field(field)
-        return _Table(self._data, place + self._number(_OFFSET, place)) if place else None
+        return _Table(self._data, place + _number(self._data, _OFFSET, place)) if place else None
 
-    def vector(self, field: int, dtype: np.dtype[np.void] | str) -> np.ndarray:
+    def vector(self, field: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """A vector of numbers or structs; empty where it is not there."""
-        kind = np.dtype(dtype)
         place = self._field(field)
         if not place:
             return np.empty(0, kind)
-        begin = place + self._number(_OFFSET, place)
-        count = self._number(_OFFSET, begin)
+        begin = place + _number(self._data, _OFFSET, place)
+        count = _number(self._data, _OFFSET, begin)
         if begin + 4 + count * kind.itemsize > len(self._data):
             raise MetadataError(f"a vector of {count:,} entries is longer than its flatbuffer")
         return np.frombuffer(self._data, kind, count, begin + 4)
@@ -108,14 +107,15 @@ class _Table:
         entry = 4 + 2 * field
         if entry + 2 > self._size:
             return 0
-        place = self._number(_SHORT, self._vtable + entry) & 0xFFFF
+        place = _number(self._data, _SHORT, self._vtable + entry) & 0xFFFF
         return self._place + place if place else 0
 
-    def _number(self, kind: struct.Struct, place: int) -> int:
-        if not 0 <= place <= len(self._data) - kind.size:
-            raise MetadataError(f"a field lies at byte {place:,} of {len(self._data):,}")
-        number: int = kind.unpack_from(self._data, place)[0]
-        return number
+
+def _number(data: memoryview, kind: struct.Struct, place: int) -> int:
+    if not 0 <= place <= len(data) - kind.size:
+        raise MetadataError(f"a field lies at byte {place:,} of {len(data):,}")
+    number: int = kind.unpack_from(data, place)[0]
+    return number
 
 
 class Message(NamedTuple):
@@ -234,13 +234,14 @@ def read_batch(message: Message) -> Batch:
         codec = _BUFFER_CODECS[number]
     batch = Batch(
         rows=header.integer(0, _LONG),
-        nodes=header.vector(1, "<i8,<i8").view("<i8").reshape(-1, 2),
-        buffers=header.vector(2, "<i8,<i8").view("<i8").reshape(-1, 2),
-        variadic=header.vector(4, "<i8"),
+        nodes=header.vector(1, _PAIR).view(_INT64).reshape(-1, 2),
+        buffers=header.vector(2, _PAIR).view(_INT64).reshape(-1, 2),
+        variadic=header.vector(4, _INT64),
         codec=codec,
     )
-    inside = (batch.buffers >= 0).all() and (batch.buffers[:, 0] <= message.body_bytes).all()
-    if not inside or (batch.buffers[:, 1] > message.body_bytes - batch.buffers[:, 0]).any():
+    # None is negative, which read as unsigned is larger than any body; so no sum of two that are not wraps around.
+    ends = batch.buffers.view(np.uint64)
+    if len(ends) and (ends.max() > message.body_bytes or ends.sum(axis=1).max() > message.body_bytes):
         raise MetadataError(f"a buffer does not lie in the body of {message.body_bytes:,} bytes")
     if batch.rows < 0 or (batch.nodes < 0).any() or (batch.nodes[:, 1] > batch.nodes[:, 0]).any():
         raise MetadataError("a column has an impossible number of rows or nulls")
@@ -261,11 +262,15 @@ class Blocks(NamedTuple):
     bodies: IntArray
 
 
-def read_blocks(footer: memoryview) -> Blocks:
-    """The record batches of a footer.
+def read_blocks(footer: memoryview) -> tuple[Blocks, Blocks]:
+    """The record batches of a footer, and its dictionaries.
 
     Raises:
         MetadataError: it is none.
     """
-    blocks = _Table.root(footer).vector(3, _BLOCK)
-    return Blocks(*(blocks[name].astype(np.int64) for name in ("offset", "metadata", "body")))
+    table = _Table.root(footer)
+    batches, dictionaries = (
+        Blocks(*(blocks[name].astype(np.int64) for name in ("offset", "metadata", "body")))
+        for blocks in (table.vector(3, _BLOCK), table.vector(2, _BLOCK))
+    )
+    return batches, dictionaries
