@@ -310,6 +310,8 @@ def _rows_to_go(run: SetRun | MixtureRun, tokens: int | None, steps: int | None)
         whole = sum(each.config.order.total_tokens for each in run.sets.values())
         wanted = (run.epoch + 1) * whole // options.lanes
         rows = -(-max(0, wanted - progress.position) // options.seq_len)
+    elif not run.is_complete:
+        raise ConfigError("the set is still being written, and nobody knows where its epoch ends: give tokens or steps")
     elif run.finish is not None:
         rows = 2**62
     else:
