@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.loaders import JSONFileLoader
 from fsspec.implementations.local import LocalFileSystem
-from growing_sets import S3Writer, copy_finished, digest, make_files, quick_looks, run_of_ranks, take, total_of
+from growing_sets import S3Writer, copy_finished, make_files, quick_looks, run_of_ranks, take, total_of
+from growing_sets import digest as digest_of
 from raw_sets import random_files, write_megatron, write_shards
 from s3_server import S3Server, environment_for, options_for, s3_server
 from subprocesses import finish, start
@@ -523,7 +524,7 @@ def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) ->
     options: dict[str, Any] = {"seq_len": 16, "lanes": 4, "window": 3, "seed": seed}
     count = int(total_of(files) / 64 * 1.4)
     with ParquetLoader(copy_finished(files, tmp_path / "finished"), **options, follow=True) as loader:
-        expected = digest(take([loader], count))
+        expected = digest_of(take([loader], count))
     prefix = f"bucket1/growing-{uuid.uuid4().hex}"
     writer = S3Writer(server.filesystem, prefix, files, tmp_path / "unused")
     thread = threading.Thread(target=writer.run, args=(seed, threading.Event(), 0.1))
@@ -533,9 +534,9 @@ def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) ->
 
     thread.start()
     lives = ((1, count // 3, True), (2, count // 3, True), (1, count - 2 * (count // 3), True))
-    assert digest(run_of_ranks(opened, iter(lives))) == expected
+    assert digest_of(run_of_ranks(opened, iter(lives))) == expected
     thread.join()
-    assert digest(run_of_ranks(opened, iter([(2, count, True)]))) == expected
+    assert digest_of(run_of_ranks(opened, iter([(2, count, True)]))) == expected
 
 
 @pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])
