@@ -187,7 +187,7 @@ class ParquetLoader:
             weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
             lengths=rows.lengths,
             sources=rows.sources,
-            aligned=dict(rows.aligned),
+            aligned=rows.aligned,
             _starts=rows.origins,
             _origins=_Origins(_origins_of, rows.step, self._options),
         )

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -81,9 +80,9 @@ class Rows(NamedTuple):
     tokens: TokenArray
     origins: Origins | WholeRows | Picked
     step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
+    aligned: dict[str, AnyArray]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
-    aligned: Mapping[str, AnyArray] = MappingProxyType({})
 
 
 class Run:
@@ -359,7 +358,7 @@ class SetRun(Run):
         self.progress = self.progress.advanced(1)
         if config.rows is not None:
             lengths = drawn.lengths
-        return Rows(tokens, drawn.origins, step, lengths=lengths, aligned=aligned)
+        return Rows(tokens, drawn.origins, step, aligned, lengths=lengths)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""

@@ -262,11 +262,15 @@ class Blocks(NamedTuple):
     bodies: IntArray
 
 
-def read_blocks(footer: memoryview) -> Blocks:
-    """The record batches of a footer.
+def read_blocks(footer: memoryview) -> tuple[Blocks, Blocks]:
+    """The record batches of a footer, and its dictionaries.
 
     Raises:
         MetadataError: it is none.
     """
-    blocks = _Table.root(footer).vector(3, _BLOCK)
-    return Blocks(*(blocks[name].astype(np.int64) for name in ("offset", "metadata", "body")))
+    table = _Table.root(footer)
+    batches, dictionaries = (
+        Blocks(*(blocks[name].astype(np.int64) for name in ("offset", "metadata", "body")))
+        for blocks in (table.vector(3, _BLOCK), table.vector(2, _BLOCK))
+    )
+    return batches, dictionaries
