@@ -79,6 +79,7 @@ LOADER_SOAK_FLAGS ?=
 BIT_ROT_FLAGS ?=
 soak: install
 	$(BIN)/python tools/soak/pretokenize_soak.py $(SOAK_FLAGS)
+	$(BIN)/python tools/soak/pretokenize_soak.py --seq-len 2048 $(SOAK_FLAGS)
 	$(BIN)/python tools/soak/soak.py $(LOADER_SOAK_FLAGS)
 	$(BIN)/python tools/soak/bit_rot.py $(BIT_ROT_FLAGS)
 

@@ -13,6 +13,7 @@ from .blocks import AnyArray, IntArray, TokenArray
 from .documents import Documents
 from .engine.mixer import Picked
 from .engine.pack import Origins
+from .engine.rows import WholeRows
 from .options import integer
 
 __all__ = ["Batch", "Piece"]
@@ -54,8 +55,9 @@ class Batch:
         epoch: the epoch the batch belongs to, by lane 0's first token.
         weight: this rank's rows × ranks / lanes: 1.0 unless lanes are dealt out unevenly. The mean over ranks of
             (weight × mean loss of the rank's rows) is the mean loss of the global batch.
-        lengths: int64, shape ``(lanes of this rank,)``, at the end of a run of a given number of epochs: how many
-            columns of each row are tokens, the others are padding and 0. None where all are tokens.
+        lengths: int64, shape ``(lanes of this rank,)``: how many columns of each row are tokens, the others are
+            padding. Of rows that were stored shorter, see ``packing="rows"``, they hold ``pad_id``; at the end of a
+            run of a given number of epochs 0, or ``pad_id`` where there is one. None where all are tokens.
         sources: int32, shape ``(lanes of this rank,)``: of a mixture the source of each row, its place in
             `ParquetLoader.sources`. None for one set.
         aligned: by name the values of the ``aligned`` columns, each of the shape of `tokens`, of the type that they are
@@ -69,7 +71,7 @@ class Batch:
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
     aligned: dict[str, AnyArray] = field(default_factory=dict)
-    _starts: Origins | Picked = field(repr=False)
+    _starts: Origins | WholeRows | Picked = field(repr=False)
     _origins: Callable[[], list[Piece]] = field(repr=False)
 
     def to_arrow(self) -> pa.FixedSizeListArray:
@@ -91,8 +93,11 @@ class Batch:
             begin at ``columns[row_splits[i]:row_splits[i + 1]]``, rising. Column 0 is listed only where a document
             really begins there; else the row begins inside a document. A column within a row is also listed where steps
             of another length than the window's are joined there.
+
+            A row of a set with ``packing="rows"`` is one document; or those that ``document_ids`` or ``position_ids``
+            tell of, where `aligned` has such a column of the set's own.
         """
-        return self._starts.starts
+        return self._starts.starts(self.aligned)
 
     def origins(self) -> list[Piece]:
         """Which documents the rows consist of: pieces by row and column, each of one document. Rows are numbered as

@@ -65,6 +65,9 @@ class TokenPart:
     tokens: TokenArray
     starts: IntArray
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
 
 def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
     """Memory of pyarrow's pool, shape ``(count,)``, uninitialised. The pool gives a freed block to the next that asks;
@@ -117,7 +120,7 @@ def permuted(tokens: TokenArray, offsets: IntArray, order: IntArray) -> tuple[In
     """
     moved = pc.take(as_binary(tokens, offsets), as_arrow(order), boundscheck=False)
     _, moved_offsets, moved_tokens = moved.buffers()
-    begins = np.frombuffer(moved_offsets, np.int64)[: len(order)] >> (tokens.itemsize.bit_length() - 1)
+    begins = np.frombuffer(moved_offsets, np.int64)[: len(order)] // tokens.itemsize
     return begins, np.frombuffer(moved_tokens, tokens.dtype)[: len(tokens)]
 
 

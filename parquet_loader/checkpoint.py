@@ -60,6 +60,9 @@ class SetIdentity:
             tell people what changed.
         column, eos_id, shuffle: as given to the loader.
         window: row groups of a window.
+        packing: ``"tokens"`` or ``"rows"``.
+        rows, seq_len, overlap: of a set packed by rows, which has them in place of `tokens`: so releases that know of
+            no such sets refuse its states.
     """
 
     fingerprint: str
@@ -70,13 +73,26 @@ class SetIdentity:
     window: int
     eos_id: int | None
     shuffle: bool
+    packing: str = "tokens"
+    rows: int = 0
+    seq_len: int = 0
+    overlap: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """What a state keeps of it, plain values."""
+        beside = ("packing", "rows", "seq_len", "overlap") if self.packing == "tokens" else ("tokens",)
+        return {name: value for name, value in asdict(self).items() if name not in beside}
 
     def differences(self, found: Mapping[str, Any], name: str = ONLY) -> list[str]:
         """What a state says otherwise of this set, a clause each."""
         of = f"{name!r}: " if name else ""
+        values = self.values()
+        packing = {"packing": found.get("packing", "tokens")}
+        if not _same(packing["packing"], self.packing):  # the rest counts other things then
+            found, values = packing, {"packing": self.packing}
         return [
             f"{of}{field} is {_shortened(found.get(field, 'missing'))} in the checkpoint and {value!r} in this loader"
-            for field, value in asdict(self).items()
+            for field, value in values.items()
             if field not in found or not _same(found[field], value)
         ]
 

@@ -66,6 +66,11 @@ class ParquetLoader:
         shuffle: False reads row groups and documents in storage order.
         column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
         eos_id: appended to every document, empty ones too, where given.
+        packing: ``"rows"`` where each document of the set is a training row, packed or padded before: it comes whole,
+            ``seq_len + overlap`` ids of it, and once an epoch, in a row of its own. ``"tokens"`` packs documents one
+            after another, and cuts them at the rows' ends. Part of the order; with it, so is ``seq_len``.
+        pad_id: fills up shorter rows of ``packing="rows"``, see `Batch.lengths`; None where there are none: then a
+            shorter one is an error.
         vocab_size: refuses token ids of this size and above, from the footers' statistics and again when decoding.
         rank, world_size: this process's place among the data-parallel ones.
         uneven: allow a world size that does not divide ``lanes``; see `Batch.weight`.
@@ -463,10 +468,10 @@ class ParquetLoader:
         given = self._options
         if isinstance(self._run, MixtureRun):
             what = f"mixture of {', '.join(map(repr, self._run.names))}"
-            holds = f"{sum(each.config.order.total for each in self._run.sets.values()):,} tokens"
+            holds = f"{sum(each.config.order.total_tokens for each in self._run.sets.values()):,} tokens"
         else:
             what = repr(self._config.storage.root)
-            holds = f"{self._order.total:,} tokens in {self._config.index.column!r}"
+            holds = f"{self._order.total_tokens:,} tokens in {self._config.index.column!r}"
         return (
             f"ParquetLoader({what}, seq_len={given.seq_len}, lanes={given.lanes}, rank {given.rank} of "
             f"{given.world_size}, {holds}, epoch {self.epoch}, position {self._run.progress.position:,})"
@@ -480,7 +485,7 @@ class ParquetLoader:
         for name, opened in sets.items():
             order, index = opened.config.order, opened.config.index
             of = (f"{drawn[name]['tokens']:,}", f"{drawn[name]['epochs']:.3f}") if name in drawn else ()
-            rows.append((name or index.column, order.total, len(index), order.window, *of))
+            rows.append((name or index.column, order.total_tokens, len(index), order.window, *of))
         headers = ["source" if drawn else "column", "tokens", "row groups", "window"]
         if drawn:
             headers += ["drawn", "epochs"]

@@ -35,6 +35,7 @@ __all__ = [
     "aligned_columns",
     "all_cores",
     "boolean",
+    "check_packing",
     "check_type",
     "check_world_size",
     "file_format",
@@ -55,6 +56,7 @@ Weights = Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]] | Lite
 # Names of columns, or each with the value at EOS that are appended; None where none are.
 Aligned = Sequence[str] | Mapping[str, float | None]
 EXHAUSTED = ("raise", "redistribute")
+PACKINGS = ("tokens", "rows")
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -69,6 +71,8 @@ class LoaderKeywords(TypedDict, total=False):
     shuffle: bool
     column: str | None
     eos_id: int | None
+    packing: Literal["tokens", "rows"]
+    pad_id: int | None
     vocab_size: int | None
     rank: int
     world_size: int
@@ -109,6 +113,8 @@ class LoaderOptions:
     shuffle: bool = True
     column: str | None = None
     eos_id: int | None = None
+    packing: Literal["tokens", "rows"] = "tokens"
+    pad_id: int | None = None
     vocab_size: int | None = None
     rank: int = 0
     world_size: int = 1
@@ -163,10 +169,13 @@ class LoaderOptions:
         rank = integer("rank", self.rank, 0, self.world_size - 1)
         skip_batches = integer("skip_batches", self.skip_batches, 0, 2**62 // (self.lanes * self.seq_len) - 1)
         eos_id = None if self.eos_id is None else integer("eos_id", self.eos_id, 0, self.bound - 1)
-        for name, value in {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id}.items():
+        pad_id = None if self.pad_id is None else integer("pad_id", self.pad_id, 0, self.bound - 1)
+        given = {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id, "pad_id": pad_id}
+        for name, value in given.items():
             object.__setattr__(self, name, value)
         if self.processes and os.name != "posix":
             raise ConfigError(f"processes={self.processes} needs the sockets of a Unix; use threads")
+        check_packing(self.packing)
         if self.tail not in TAILS:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
         if self.exhausted not in EXHAUSTED:
@@ -257,6 +266,12 @@ def check_world_size(world_size: int, lanes: int, uneven: bool) -> None:
             f"use {fewer} or {more} ranks, or allow it with uneven=True (--uneven on the command line) and weigh "
             "losses by batch.weight"
         )
+
+
+def check_packing(packing: object) -> None:
+    """Refuse what is no way of packing."""
+    if packing not in PACKINGS:
+        raise ConfigError(f"packing must be 'tokens' or 'rows', not {packing!r}")
 
 
 def integer(name: str, value: object, low: int, high: int | None = None) -> int:

@@ -62,10 +62,10 @@ def read_amplification(order: Order, chunk_bytes: np.ndarray[tuple[int], np.dtyp
 def _of_the_batch(config: EngineConfig, seq_len: int, overlap: int, tail: str) -> Iterator[str]:
     order = config.order
     beyond = (
-        overlap if config.epochs is not None and tail == "drop" else 0
+        overlap if config.epochs is not None and tail == "drop" and not order.row_tokens else 0
     )  # an endless run continues with the next epoch
     batch = order.lanes * (seq_len + beyond)
-    tokens = order.total * (config.epochs or 1)
+    tokens = order.total_tokens * (config.epochs or 1)
     if tokens >= batch:
         return
     what = "an epoch" if config.epochs is None else f"a run of epochs={config.epochs}"
@@ -76,6 +76,8 @@ def _of_the_batch(config: EngineConfig, seq_len: int, overlap: int, tail: str) -
     else:
         so = "so its only batch is filled up with padding"
     largest = {"seq_len": tokens // order.lanes - beyond, "lanes": tokens // (seq_len + beyond)}
+    if order.row_tokens:
+        del largest["seq_len"]
     cures = [f"{name}={value}" for name, value in largest.items() if value > 0]
     yield (
         f"{what} holds {tokens:,} tokens, fewer than the {batch:,} of a global batch of {order.lanes:,} rows of "
@@ -85,7 +87,7 @@ def _of_the_batch(config: EngineConfig, seq_len: int, overlap: int, tail: str) -
 
 def _of_the_window(config: EngineConfig, seq_len: int) -> Iterator[str]:
     order, groups = config.order, len(config.index)
-    mean = order.total / groups
+    mean = order.total_tokens / groups
     enough = max(_FEW_TOKENS, _FEW_BATCHES * order.lanes * seq_len)
     if order.window >= groups or order.window * mean >= enough:
         return
@@ -94,8 +96,9 @@ def _of_the_window(config: EngineConfig, seq_len: int) -> Iterator[str]:
     budget = f" and budget_bytes={needed}" if needed > config.budget_bytes else ""
     yield (
         f"a window of {order.window:,} row groups holds {int(order.window * mean):,} tokens, "
-        f"{int(order.window * mean) // order.lanes:,} a lane: it mixes few documents, and cuts one a lane in two; in a "
-        f"new run use window={better}{budget}"
+        f"{int(order.window * mean) // order.lanes:,} a lane: it mixes few "
+        f"{'rows' if order.row_tokens else 'documents, and cuts one a lane in two'}; in a new run use "
+        f"window={better}{budget}"
     )
 
 

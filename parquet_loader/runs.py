@@ -11,7 +11,7 @@ import json
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +27,7 @@ from .engine.fits import check_budget, check_mixture_budget
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
+from .engine.rows import WholeRows
 from .errors import (
     CheckpointDamagedError,
     CheckpointMismatchError,
@@ -78,7 +79,7 @@ class Rows(NamedTuple):
     """
 
     tokens: TokenArray
-    origins: Origins | Picked
+    origins: Origins | WholeRows | Picked
     step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
@@ -348,13 +349,17 @@ class SetRun(Run):
                 least_bytes=required_bytes(config, self.order.window),
             )
         seq_len, overlap = self.options.seq_len, self.options.overlap
-        lengths = self.finish.lengths(position, seq_len + overlap) if self.finish is not None else None
+        columns = seq_len + overlap if config.rows is None else seq_len
+        lengths = self.finish.lengths(position, columns) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
-        (tokens, *values), taken = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        drawn = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        tokens, *values = drawn.planes
         aligned = {plane.column: each for plane, each in zip(config.aligned, values, strict=True)} if values else {}
         step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
-        return Rows(tokens, Origins(taken, len(tokens)), step, lengths=lengths, aligned=aligned)
+        if config.rows is not None:
+            lengths = drawn.lengths
+        return Rows(tokens, drawn.origins, step, lengths=lengths, aligned=aligned)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -362,7 +367,7 @@ class SetRun(Run):
 
     def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
-        return {ONLY: asdict(self.set.identity)}
+        return {ONLY: self.set.identity.values()}
 
     def read(self, state: RunState) -> Progress:
         """See `Run`."""
@@ -398,7 +403,7 @@ def _check_border(progress: Progress, position: int) -> None:
 def windows_of(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
     """The windows that a run of one set needs from a position on, as an `Engine` is given them."""
     # Of these lanes the last is the first to need a window.
-    for window in config.order.windows(position, config.last - 1):
+    for window in config.order.windows(position // config.order.unit, config.last - 1):
         if config.epochs is not None and window.epoch >= config.epochs:
             return
         yield 0, window
@@ -475,7 +480,7 @@ class MixtureRun(Run):
         if isinstance(weights, str):
             if weights != "tokens":
                 raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
-            return ((0, self._weights({name: self._open(name).config.order.total for name in self.names})),)
+            return ((0, self._weights({name: self._open(name).config.order.total_tokens for name in self.names})),)
         if not isinstance(weights, (Mapping, Sequence)):
             raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
         if isinstance(weights, Mapping) and weights and all(isinstance(key, int) for key in weights):
@@ -505,15 +510,11 @@ class MixtureRun(Run):
 
     def _plan_for(self, schedule: tuple[tuple[int, Weights], ...]) -> None:
         lanes = self.options.lanes
-        self._all_tokens = max(1, sum(each.config.order.total for each in self.sets.values()))
+        self._all_tokens = max(1, sum(each.config.order.total_tokens for each in self.sets.values()))
         self.plan = MixturePlan(
             lattice=Lattice(seed=self.options.seed, lanes=lanes),
             schedule=schedule,
-            limits={
-                name: each.max_epochs * each.config.order.total // lanes
-                for name, each in self.sets.items()
-                if each.max_epochs is not None
-            },
+            limits={name: each.limit for name, each in self.sets.items() if each.max_epochs is not None},
             redistribute=self.options.exhausted == "redistribute",
             overlap=self.options.overlap,
         )
@@ -580,8 +581,11 @@ class MixtureRun(Run):
             self._mixer = Mixer(self._configs, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
-        tokens, aligned, origins, sources = self._mixer.rows(progress)
-        return Rows(tokens, origins, (progress, self._configs, self.plan), sources=sources, aligned=aligned)
+        mixed = self._mixer.rows(progress)
+        step = progress, self._configs, self.plan
+        return Rows(
+            mixed.tokens, mixed.origins, step, lengths=mixed.lengths, sources=mixed.sources, aligned=mixed.aligned
+        )
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -647,7 +651,12 @@ class MixtureRun(Run):
         weights = self._weights(shares)
         opened = set(self.sets)
         for name, _ in weights:
-            self._open(name)
+            identity, former = self._open(name).identity, self._former.get(name)
+            differences = [] if former is None else identity.differences(former, name)
+            if differences:  # it was drawn from before this loader was made, which had no need to look at it then
+                raise CheckpointMismatchError(
+                    "the run has drawn from another source: " + "; ".join(differences) + _ANOTHER_RUN
+                )
         if set(self.sets) != opened:
             self._plan_for(self.plan.schedule)
         self.progress = self.progress.reweighted(weights, self.plan)
@@ -661,7 +670,7 @@ class MixtureRun(Run):
         """See `Run`."""
         for name in progress.drawn():
             if name not in self._former:
-                self._former[name] = asdict(self._open(name).identity)
+                self._former[name] = self._open(name).identity.values()
         return {name: self._former[name] for name in progress.drawn()}
 
     def _begun(self, progress: MixtureProgress) -> bool:
@@ -780,7 +789,7 @@ class MixtureRun(Run):
             found[name] = {"tokens": tokens}
             opened = self._sets.get(name)
             if isinstance(opened, OpenSet):
-                found[name]["epochs"] = tokens / opened.config.order.total
+                found[name]["epochs"] = tokens / opened.config.order.total_tokens
             found[name]["wait_seconds"] = self.counters.waited(source=name)
             found[name]["ahead_tokens"] = (ahead_tokens or {}).get(name, 0)
         return found

@@ -16,6 +16,7 @@ from .checkpoint import SetIdentity
 from .engine.config import EngineConfig
 from .engine.planes import Plane, common_dtype, holds
 from .engine.processes import check_storage
+from .engine.rows import RowLayout
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES
 from .formats.known import format_named
@@ -28,6 +29,7 @@ from .options import (
     IndexLike,
     LoaderOptions,
     aligned_columns,
+    check_packing,
     check_type,
     file_format,
     fill_values,
@@ -55,7 +57,9 @@ class Component:
     Attributes:
         source: a folder, a file, a glob, a list of them; local or any fsspec URL. The one argument without a name.
         column: the token column.
-        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has.
+        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has, or
+            for nothing where ``packing="rows"`` is given here.
+        packing, pad_id: ``"rows"`` where its rows are packed already, and what shorter ones are filled up with.
         max_epochs: how often it may be read; None for no end. See ``exhausted`` of `ParquetLoader`.
         window: row groups that are shuffled together.
         storage_options: for the fsspec filesystem of a URL.
@@ -73,6 +77,8 @@ class Component:
     source: Source
     column: str | None = None
     eos_id: int | Literal["loader"] | None = "loader"
+    packing: Literal["tokens", "rows"] | None = None
+    pad_id: int | None = None
     max_epochs: int | None = None
     window: int | None = None
     storage_options: Mapping[str, Any] | None = None
@@ -88,6 +94,8 @@ class Component:
         *,
         column: str | None = None,
         eos_id: int | Literal["loader"] | None = "loader",
+        packing: Literal["tokens", "rows"] | None = None,
+        pad_id: int | None = None,
         max_epochs: int | None = None,
         window: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -103,6 +111,8 @@ class Component:
             "source": source,
             "column": column,
             "eos_id": eos_id,
+            "packing": packing,
+            "pad_id": None if pad_id is None else integer("pad_id", pad_id, 0),
             "max_epochs": None if max_epochs is None else integer("max_epochs", max_epochs, 1),
             "window": None if window is None else integer("window", window, 1),
             "storage_options": storage_options,
@@ -114,6 +124,8 @@ class Component:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        if packing is not None:
+            check_packing(packing)
         check_type("column", column, str, type(None))
         check_type("storage_options", storage_options, Mapping, type(None))
         check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
@@ -146,7 +158,7 @@ class OpenSet:
     @property
     def identity(self) -> SetIdentity:
         """What a state keeps of it."""
-        index, order = self.config.index, self.config.order
+        index, order, rows = self.config.index, self.config.order, self.config.rows
         return SetIdentity(
             fingerprint=index.fingerprint,
             files=len(index.files),
@@ -156,7 +168,15 @@ class OpenSet:
             window=order.window,
             eos_id=self.config.eos_id,
             shuffle=order.shuffle,
+            **({} if rows is None else _packed(order, rows)),
         )
+
+    @property
+    def limit(self) -> int:
+        """The tokens per lane that it may give in a mixture, overlap included; only where there are `max_epochs`."""
+        assert self.max_epochs is not None
+        order, rows = self.config.order, self.config.rows
+        return self.max_epochs * order.total // order.lanes * order.unit + (rows.overlap if rows is not None else 0)
 
     def as_in(self, found: Mapping[str, Any]) -> OpenSet:
         """The set with the window that a state has of it, if none was asked for here."""
@@ -184,6 +204,21 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     part = source if isinstance(source, Component) else Component(source, index=None if mixed else options.index)
     column = part.column if part.column is not None else options.column
     eos_id = options.eos_id if part.eos_id == "loader" else part.eos_id
+    packing = part.packing if part.packing is not None else options.packing
+    pad_id = part.pad_id if part.pad_id is not None else options.pad_id
+    if packing == "rows":
+        if eos_id is not None and (part.eos_id != "loader" or part.packing is None):
+            raise ConfigError(
+                f"eos_id={eos_id} would be appended to documents, and packing='rows' leaves rows as they are stored, "
+                "with the EOS that they hold; leave eos_id out (in a mixture a Component may have its own packing)"
+            )
+        eos_id = None
+    elif pad_id is not None and (part.pad_id is not None or not mixed):
+        raise ConfigError(f"pad_id={pad_id} fills up rows that are packed already; give packing='rows' too")
+    else:
+        pad_id = None
+    if pad_id is not None and pad_id >= options.bound:
+        raise ConfigError(f"pad_id must be an integer in [0, {options.bound - 1}], not {pad_id!r}")
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
     dtype, processes = np.dtype(options.dtype), options.processes
@@ -197,6 +232,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if processes:
         check_storage(storage, processes)
     aligned, fills = _aligned_of(part, options)
+    raw_dtype = raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype)
     if part.index is None:
         index = index_storage(
             storage,
@@ -204,7 +240,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             cache_dir=options.cache_dir,
             budget_bytes=options.budget_bytes,
             format=kind,
-            raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
+            raw_dtype=raw_dtype,
             aligned=tuple(aligned),
         )
     else:
@@ -213,19 +249,38 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
+        if kind is not None and kind != index.format:
+            raise ConfigError(
+                f"format={kind!r}, and the index is of {index.format} files; build it of those that are meant"
+            )
         index = _with_aligned(index, tuple(aligned))
         storage = PinnedStorage(storage, index, format_named(index.format), saved)
+    # The loader's own is for those sources of a mixture that are raw.
+    if raw_dtype is not None and (part.raw_dtype is not None or not mixed or index.format == "raw"):
+        _check_raw_dtype(index, raw_dtype)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
     threads = threads or _worthwhile_threads(index)
-    held_dtype = _held_dtype(index, dtype, options.bound, eos_id)
+    rows = None
+    held_dtype = _held_dtype(index, dtype, options.bound, eos_id if pad_id is None else pad_id)
     appends_eos = eos_id is not None and not index.is_stream
     group_tokens = index.tokens + index.rows if appends_eos else index.tokens
-    total = int(group_tokens.sum())
-    if not total:
+    if packing == "rows":
+        if index.is_stream:
+            raise ConfigError(
+                "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
+            )
+        rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
+        _check_rows(index, rows)
+        group_tokens = index.rows
+    planes = [_plane(each, aligned[each.column], appends_eos=appends_eos) for each in index.aligned]
+    total = int(group_tokens.sum()) * (1 if rows is None else rows.width)
+    if not total or (not appends_eos and not index.tokens.any()):
         shown = storage.identity.replace("\n", ", ")
-        raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
+        documents = int(index.rows.sum())
+        why = f"all of its {documents:,} documents are" if documents else f"its {len(index.files):,} files are"
+        raise ConfigError(f"{shown} holds no token: {why} empty")
     window = part.window if part.window is not None else options.window
     wanted = _MIXED_TOKENS if mixed else _ALONE_TOKENS
     first, last = lane_range(options.rank, options.world_size, options.lanes)
@@ -240,6 +295,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
                 window=window if window is not None else max(1, round(wanted * len(index) / total)),
                 seed=options.seed,
                 shuffle=options.shuffle,
+                row_tokens=0 if rows is None else rows.seq_len,
             ),
             first=first,
             last=last,
@@ -252,12 +308,44 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             budget_bytes=options.budget_bytes,
             processes=processes,
             epochs=options.epochs,
-            aligned=tuple(_plane(each, aligned[each.column], appends_eos=appends_eos) for each in index.aligned),
+            aligned=tuple(replace(plane, rows=_rows_of(plane, rows)) for plane in planes),
             fills=fills,
+            rows=rows,
         ),
         window_given=window is not None,
         max_epochs=part.max_epochs,
     )
+
+
+def _packed(order: Order, rows: RowLayout) -> dict[str, Any]:
+    """What an identity has of a set that is packed by rows."""
+    return {"packing": "rows", "rows": order.total, "seq_len": rows.seq_len, "overlap": rows.overlap}
+
+
+def _check_rows(index: DatasetIndex, rows: RowLayout) -> None:
+    """Refuse row groups of which the footers show that some rows are too long, or too short without a pad_id."""
+    room = index.rows * rows.width
+    wrong = (index.tokens > room) if rows.pad_id is not None else (index.tokens != room)
+    if not wrong.any():
+        return
+    chunk = index.chunk(int(wrong.argmax()))
+    lengths = f"rows of {rows.width:,} (seq_len {rows.seq_len:,}{' and overlap 1' if rows.overlap else ''})"
+    if chunk.tokens < chunk.rows * rows.width:
+        cure = "give a pad_id to have shorter rows filled up"
+    else:
+        cure = "give the seq_len and overlap that the rows were packed for"
+    others = f"; {int(wrong.sum()) - 1:,} more row groups are like that" if wrong.sum() > 1 else ""
+    raise chunk.error(
+        f"holds {chunk.tokens:,} ids in {chunk.rows:,} rows, and packing='rows' takes {lengths}: {cure}, or pack by "
+        f"tokens{others}"
+    )
+
+
+def _rows_of(plane: Plane, rows: RowLayout | None) -> RowLayout | None:
+    """What the rows of an aligned column are, which has 0 in padding."""
+    if rows is None:
+        return None
+    return replace(rows, ids=plane.held_dtype, pad_id=None if rows.pad_id is None else 0)
 
 
 def _aligned_of(part: Component, options: LoaderOptions) -> tuple[dict[str, float | None], dict[str, float | str]]:
@@ -332,8 +420,19 @@ def _worthwhile_threads(index: DatasetIndex) -> int:
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
 
 
+def _check_raw_dtype(index: DatasetIndex, raw_dtype: np.dtype[np.integer]) -> None:
+    """Refuse a type of raw ids that the set has no use for, or another than it has."""
+    if index.format != "raw":
+        raise ConfigError(f"raw_dtype={raw_dtype.name!r} is for raw files, and these are {index.format}: leave it out")
+    stored = {layout.dtype.name for layout in index.layouts}
+    if stored - {raw_dtype.name}:
+        raise ConfigError(
+            f"raw_dtype={raw_dtype.name!r}, and the index is of ids stored as {', '.join(sorted(stored))}"
+        )
+
+
 def _held_dtype(
-    index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, eos_id: int | None
+    index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, added_id: int | None
 ) -> np.dtype[np.integer]:
     """Two bytes a token where vocab_size, the stored type or the footers' statistics promise that they do; decoding
     checks it.
@@ -343,7 +442,7 @@ def _held_dtype(
     known = (index.max_id >= 0) | (index.tokens == 0)
     fits = bound <= room or bool((known & (index.max_id < room)).all())
     fits = fits or all(np.iinfo(layout.dtype).max < room for layout in index.layouts)
-    return narrow if fits and dtype.itemsize > narrow.itemsize and (eos_id or 0) < room else dtype
+    return narrow if fits and dtype.itemsize > narrow.itemsize and (added_id or 0) < room else dtype
 
 
 def _check_ids(index: DatasetIndex, bound: int) -> None:

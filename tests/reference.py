@@ -111,3 +111,25 @@ def lane_streams(
     texts = lane_texts(groups, window=window, epochs=epochs, eos_id=eos_id, windows=windows, **order)
     places = places_in_text(windows, lengths=[(0, seq_len)], **order)
     return [[text[place] for place in places] for text in texts]
+
+
+def row_lanes(
+    groups: Sequence[Sequence[Sequence[int]]], *, lanes: int, window: int, seed: int, shuffle: bool, epochs: int
+) -> list[list[Sequence[int]]]:
+    """The rows that each lane gets in the first epochs, of a set whose documents are rows that were packed before."""
+    groups = [group for group in groups if group]
+    streams: list[list[Sequence[int]]] = [[] for _ in range(lanes)]
+    received = 0
+    for epoch in range(epochs):
+        order = philox_permutation(len(groups), seed, epoch, 0, 0, 0) if shuffle else list(range(len(groups)))
+        for number, first in enumerate(range(0, len(order), window)):
+            rows = [row for place in order[first : first + window] for row in groups[place]]
+            after = received + len(rows)
+            for lane in range(lanes):
+                count = (after + lane) // lanes - (received + lane) // lanes
+                mine, rows = rows[:count], rows[count:]
+                places = philox_permutation(count, seed, epoch, lane, number, 1) if shuffle else range(count)
+                streams[lane] += [mine[place] for place in places]
+            assert not rows
+            received = after
+    return streams

@@ -13,6 +13,9 @@ import pytest
 from aligned_sets import lists, value_of, write_aligned
 
 from parquet_loader import Component, ConfigError, DataError, DatasetIndex, FileChangedError, ParquetLoader, build_index
+from parquet_loader.cli.main import main
+from parquet_loader.insight import open_run, plan
+from parquet_loader.options import LoaderOptions
 from parquet_loader.testing import FaultyFiles
 
 OPTIONS: dict[str, Any] = {"seq_len": 8, "lanes": 2, "column": "input_ids"}
@@ -172,6 +175,12 @@ def test_a_fill_that_the_columns_type_does_not_hold_is_refused(folder: Path, tmp
     assert "is no value of the aligned column 'mask', which is bool" in refused(sources, **options)
 
 
+def test_raw_shards_hold_ids_alone(tmp_path: Path) -> None:
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    told = refused(tmp_path, column=None, raw_dtype="uint16", eos_id=9, aligned={"labels": 0})
+    assert "aligned columns are for Parquet and Arrow files" in told
+
+
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -288,3 +297,29 @@ def test_columns_that_lie_together_are_read_together(tmp_path: Path) -> None:
             size = loader.stats()["bytes_read"]
     assert reads[1] <= reads[0]
     assert size <= (tmp_path / "part-000.parquet").stat().st_size
+
+
+# ── what looks at runs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_tells_its_documents_with_columns_as_without(folder: Path) -> None:
+    assert first_batch(folder, aligned=["labels", "mask"]).origins() == first_batch(folder).origins()
+
+
+def test_a_plan_counts_the_bytes_of_columns(folder: Path) -> None:
+    options = {**OPTIONS, "epochs": 1, "aligned": ["labels"]}
+    planned = plan(open_run(folder, LoaderOptions(**options)), world_sizes=[1])
+    with ParquetLoader(folder, **options) as loader:
+        list(loader)
+        assert planned.world_sizes[0].bytes_read == loader.stats()["bytes_read"]
+
+
+def test_the_command_takes_names_or_values_at_eos(folder: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    assert (
+        main(["index", str(folder), "--column", "input_ids", "--aligned", "labels,mask", "--output", str(index)]) == 0
+    )
+    assert [each.column for each in DatasetIndex.load(index).aligned] == ["labels", "mask"]
+    run = ["plan", str(folder), "--seq-len", "8", "--lanes", "2", "--column", "input_ids", "--steps", "2"]
+    assert main([*run, "--index", str(index), "--aligned", "labels"]) == 0
+    assert main([*run, "--eos-id", "1", "--aligned", '{"labels": -100}']) == 0

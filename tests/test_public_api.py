@@ -42,6 +42,8 @@ LOADER_ARGUMENTS = {
     "shuffle": True,
     "column": None,
     "eos_id": None,
+    "packing": "tokens",
+    "pad_id": None,
     "vocab_size": None,
     "rank": 0,
     "world_size": 1,

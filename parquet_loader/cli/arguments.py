@@ -14,7 +14,7 @@ from typing import Any
 from ..checkpoint import read_state
 from ..errors import CheckpointDamagedError, CheckpointError, ConfigError, StorageError
 from ..insight.describe import Saved, is_pickled, open_saved
-from ..options import LoaderOptions
+from ..options import LoaderOptions, aligned_columns
 from ..runfile import read_run
 from ..sets import Component
 from ..storage.kinds import KINDS
@@ -25,6 +25,7 @@ __all__ = [
     "add_checkpoint",
     "add_format",
     "add_run",
+    "aligned",
     "count",
     "json_object",
     "positive",
@@ -98,6 +99,14 @@ def _weights(text: str) -> Any:
     return value
 
 
+def aligned(text: str) -> dict[str, float | None]:
+    """What `ParquetLoader` takes for ``aligned``: names with commas between them, or JSON of values at EOS."""
+    try:
+        return aligned_columns(json_object(text) if text.lstrip().startswith("{") else text.split(","))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Have a parser take a run: what `ParquetLoader` is given."""
     parser.usage = "%(prog)s [SOURCE ...] [--run TOML] [OPTION ...]"  # all of them would hide the few that matter
@@ -125,7 +134,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--window", positive, "row groups that are shuffled together (those of 64 million tokens; 16 of a source)"),
         ("--seed", count, "of the shuffle (0)"),
         ("--column", str, "the token column, where it is not the only list of integers"),
+        ("--aligned", aligned, 'columns that go with the tokens: labels,mask or, with an EOS, JSON {"labels": -100}'),
         ("--eos-id", eos_id, "appended to every document"),
+        ("--packing", str, "tokens; or rows, where each document is a training row already (tokens)"),
+        ("--pad-id", count, "fills up shorter rows of --packing rows"),
         ("--vocab-size", positive, "ids of this size and above are refused"),
         ("--overlap", count, "1 where rows are of seq_len + 1 tokens (0)"),
         ("--epochs", positive, "the run ends after so many (it has no end)"),
@@ -204,7 +216,9 @@ def _of_state(state: Mapping[str, Any], *, mixture: bool) -> dict[str, Any]:
     options: dict[str, Any] = {"lanes": found.lanes, "seed": found.seed, "seq_len": found.lengths[-1][1]}
     if not mixture and not found.is_mixture:
         kept = next(iter(found.sources.values()))
-        options |= {name: kept[name] for name in ("column", "window", "eos_id", "shuffle") if name in kept}
+        options |= {
+            name: kept[name] for name in ("column", "window", "eos_id", "shuffle", "packing", "overlap") if name in kept
+        }
     return options
 
 

@@ -189,8 +189,8 @@ def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
     others = "of others the page checksums, where there are any" if all_columns else "others were not read"
     if report.format != "parquet":
         others = (
-            "its counts and ids, which damage may leave as they are: such files have no checksums, and only bytes that "
-            "are others than at an earlier check show it"
+            "its counts and ids alone: such files have no checksums, and other damage shows only where an earlier "
+            "check saw other bytes"
         )
     yield "verified", f"column {report.column!r}; {others}"
 
@@ -198,6 +198,10 @@ def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
 def _ends(report: CheckReport) -> str:
     ends = report.ends
     assert ends is not None
+    if report.is_stream:
+        return f"{ends.ending:,}, which it ends" + (
+            f"; {ends.missing:,} end where a row group does" if ends.missing else ""
+        )
     if not ends.missing:
         text = f"all end with it: leave eos_id={ends.eos_id} out, or they get two"
     elif not ends.ending:

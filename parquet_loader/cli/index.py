@@ -10,7 +10,7 @@ from typing import Any
 
 from ..index.build import build_index
 from ..storage.secrets import Location
-from .arguments import HelpFormatter, add_format, json_object, positive
+from .arguments import HelpFormatter, add_format, aligned, json_object, positive
 from .output import Progress, print_json, say
 
 __all__ = ["add", "run"]
@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
     parser.add_argument("source", nargs="+", help="a folder, a file, a glob or a URL, or several")
     parser.add_argument("--output", required=True, help="the file to write; it appears once it is complete")
     parser.add_argument("--column", help="the token column, where it is not the only list of integers")
+    parser.add_argument("--aligned", type=aligned, default={}, help="columns that go with the tokens: labels,mask")
     add_format(parser)
     parser.add_argument(
         "--storage-options",
@@ -66,6 +67,7 @@ def run(given: argparse.Namespace) -> int:
                 recount=given.recount,
                 format=given.format,
                 raw_dtype=given.raw_dtype,
+                aligned=tuple(given.aligned),
             )
             found.save(given.output)
         except KeyboardInterrupt:

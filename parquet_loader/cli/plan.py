@@ -173,15 +173,16 @@ def words_of(found: Plan) -> Iterator[str]:
     if found.stages:
         yield ""
         yield _stages(found.stages)
-    yield ""
-    yield _of_sources(
-        found,
-        ("documents", _of_cuts(lambda cuts: cuts.documents)),
-        ("tokens each", _of_cuts(lambda cuts: cuts.mean_tokens)),
-        ("in a row", _of_cuts(lambda cuts: cuts.documents_in_a_row)),
-        ("in several rows", _of_cuts(lambda cuts: f"{cuts.in_several_rows:.1%}")),
-        ("cut by lanes", _of_cuts(lambda cuts: f"{cuts.cut_by_lanes / max(1, cuts.documents):.2%}")),
-    )
+    if any(source.cuts for source in found.sources):
+        yield ""
+        yield _of_sources(
+            found,
+            ("documents", _of_cuts(lambda cuts: cuts.documents)),
+            ("tokens each", _of_cuts(lambda cuts: cuts.mean_tokens)),
+            ("in a row", _of_cuts(lambda cuts: cuts.documents_in_a_row)),
+            ("in several rows", _of_cuts(lambda cuts: f"{cuts.in_several_rows:.1%}")),
+            ("cut by lanes", _of_cuts(lambda cuts: f"{cuts.cut_by_lanes / max(1, cuts.documents):.2%}")),
+        )
     yield ""
     yield _of_sources(
         found,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
 from .planes import Plane
+from .rows import RowLayout
 
 __all__ = ["CAUSES", "Counters", "EngineConfig"]
 
@@ -39,6 +40,7 @@ class EngineConfig:
         epochs: no more than these are read; None for no end.
         aligned: the columns that go with the tokens, in the order of `DatasetIndex.aligned`.
         fills: what a batch has in place of further ones, by name: a number, or ``"tokens"``.
+        rows: of a set packed by rows, what they are; else None.
     """
 
     index: DatasetIndex
@@ -58,6 +60,7 @@ class EngineConfig:
     epochs: int | None = None
     aligned: tuple[Plane, ...] = ()
     fills: Mapping[str, int | float | str] = field(default_factory=dict)
+    rows: RowLayout | None = None
 
     @property
     def planes(self) -> tuple[Plane, ...]:
@@ -69,13 +72,23 @@ class EngineConfig:
             bound=self.bound,
             eos=self.eos_id,
             appends_eos=self.appends_eos,
+            rows=self.rows,
         )
         return tokens, *self.aligned
 
+    def of_tokens(self) -> EngineConfig:
+        """Without what goes with the tokens."""
+        return replace(self, index=replace(self.index, aligned=()), aligned=(), fills={}) if self.aligned else self
+
     @property
     def held_itemsize(self) -> int:
-        """Bytes that a token takes in slices, with all that goes with it."""
-        return self.held_dtype.itemsize + sum(plane.held_dtype.itemsize for plane in self.aligned)
+        """Bytes that a token takes in slices, or a row that is packed already, with all that goes with it."""
+        return sum(plane.element_dtype.itemsize for plane in self.planes)
+
+    @property
+    def element_tokens(self) -> int:
+        """The tokens of what slices hold: 1, or those of a row that is packed already."""
+        return 1 if self.rows is None else self.rows.width
 
     @property
     def appends_eos(self) -> bool:

@@ -13,7 +13,7 @@ from ..blocks import IntArray
 from ..formats.base import CODEC_NAMES, ChunkSize
 from .config import EngineConfig
 from .planes import Plane
-from .slices import BAND_TOKENS, MOST_BAND_TOKENS
+from .slices import band_limits
 
 __all__ = [
     "TASK_BYTES",
@@ -69,6 +69,7 @@ def group_costs(
     codecs: Sequence[IntArray],
     inside: IntArray,
     longest: IntArray,
+    pieces: IntArray,
     text: IntArray,
     cuts: IntArray,
 ) -> list[GroupCost]:
@@ -80,6 +81,7 @@ def group_costs(
         codecs: their compressions, as the index has them, of each plane.
         inside: tokens of each that the lanes take.
         longest: those of the largest band that lies in it alone.
+        pieces: the most of them that a band takes.
         text: `text_cost` of the bands that begin in it and go on in others.
         cuts: lane borders that fall in it.
     """
@@ -93,6 +95,9 @@ def group_costs(
         decode = np.maximum(decode, _decode_costs(config, plane, each, codec))
         cutting = np.maximum(cutting, text_cost(plane, tokens=np.where(beside, longest, 0), documents=documents))
     fetch = chunks + decode + cutting
+    if config.rows is not None:  # they are made of a band's tokens; and one may lie in two parts
+        each_bytes = max(plane.element_dtype.itemsize for plane in config.planes)
+        fetch += pieces * config.rows.making_bytes(each_bytes) + 2 * each_bytes
     # Where documents begin is there twice while the bands' are put together.
     slices = inside * config.held_itemsize + (documents + cuts) * 2 * _BORDER_BYTES
     if config.aligned:
@@ -116,7 +121,7 @@ def text_cost(plane: Plane, *, tokens: NumbersT, documents: NumbersT) -> Numbers
     """What the text of a band holds until it has been cut, of one plane. Cutting makes borders, words, a permutation
     and offsets, several of them at the same time.
     """
-    return tokens * plane.held_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
+    return tokens * plane.element_dtype.itemsize + documents * 7 * _BORDER_BYTES + _OBJECTS_BYTES
 
 
 def documents_bytes(documents: int) -> int:
@@ -211,27 +216,29 @@ def _needed(config: EngineConfig, window: int) -> _Needed:
     documents = min(window_rows, share) + window + 2 * lanes + 2
     slices = share * config.held_itemsize + documents * (5 if config.aligned else 2) * _BORDER_BYTES
     lane = window_tokens // order.lanes + 1
+    least_band, most_band = band_limits(config.element_tokens)
     across = 0
     if window > 1:
         # The band holds ends of two row groups, and between them as many others as fit into it.
-        band = min(share, max(BAND_TOKENS, lane))
+        band = min(share, max(least_band, lane))
         groups = min(window, 2 + int(np.searchsorted(np.cumsum(ascending), band, side="right")))
         rows = min(int(most_rows[-groups:].sum()), band)
         across = sum(text_cost(plane, tokens=band, documents=rows + groups + lanes + 1) for plane in config.planes)
     fetch = 0
     # Every compression of the tokens with every one of what goes with them.
-    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in (index, *index.aligned)))))
+    codecs = np.array(list(itertools.product(*(np.unique(each.codec) for each in index.planes))))
     of_each = np.ones(len(codecs), np.int64)
     for sizes in _largest(config):
         size = sizes[0]
-        inside = min(size.tokens + size.rows, share)
-        longest = min(inside, max(MOST_BAND_TOKENS, lane))
+        inside = min(size.tokens + size.rows if config.rows is None else size.rows, share)
+        longest = min(inside, max(most_band, lane))
         costs = group_costs(
             config,
             sizes,
             codecs=list(codecs.T),
             inside=inside * of_each,
             longest=longest * of_each,
+            pieces=longest * of_each,
             text=0 * of_each,
             cuts=(lanes + 1) * of_each,
         )
@@ -279,7 +286,7 @@ def _largest(config: EngineConfig) -> list[list[ChunkSize]]:
                 rows=int(index.rows[picked].max()),
                 itemsize=max(layout.dtype.itemsize for layout in each.layouts),
             )
-            for each in (index, *index.aligned)
+            for each in index.planes
         ]
         for picked in (in_one, ~in_one)
         if picked.any()
@@ -287,7 +294,10 @@ def _largest(config: EngineConfig) -> list[list[ChunkSize]]:
 
 
 def kept_by_threads(configs: Sequence[EngineConfig]) -> int:
-    """What decoding threads keep from task to task, where they serve several sources."""
-    return max(config.threads for config in configs) * max(
+    """What decoding threads keep from task to task, where they serve several sources; and whoever takes rows, of sets
+    that are packed by rows.
+    """
+    rows = sum((each.last - each.first) * each.held_itemsize for each in configs if each.rows is not None)
+    return rows + max(config.threads for config in configs) * max(
         config.format.kept_bytes(int(config.index.slots.max())) for config in configs
     )

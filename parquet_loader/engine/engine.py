@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,17 +35,18 @@ from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
 from .config import CAUSES, Counters, EngineConfig
 from .cost import beyond_bytes, documents_bytes, kept_by_threads, reserve_bytes
-from .pack import Packer, Taken, WindowCursor, WindowSlices
+from .pack import Origins, Packer, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
 from .prefetch import Budget, Clock, Prefetcher, Task
 from .processes import Helpers
 from .reserve import Reserve
+from .rows import BOUNDARIES, WholeRows
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
 from .wire import Answer, BandWork, Piece
 from .work import Cuts, SourceWork, TaskWork, WindowWork, planes_bytes, planes_of, run_task
 
-__all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Engine", "Lengths", "segments_bytes"]
+__all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Drawn", "Engine", "Lengths", "segments_bytes"]
 
 # From which C on windows are permuted in rows of how many tokens.
 Lengths = Sequence[tuple[int, int]]
@@ -179,7 +181,7 @@ class _ThreadJob(_WindowJob):
         with self._lock:
             text = self._texts.get((plane, number))
             if text is None:
-                text = BandText(self.work.bands[number], self._source.planes[plane].held_dtype)
+                text = BandText(self.work.bands[number], self._source.planes[plane].element_dtype)
                 self._texts[plane, number] = text
         text.tokens[at : at + len(tokens)] = tokens
         with self._lock:
@@ -235,7 +237,7 @@ class _HelpersJob(_WindowJob):
         """The window's segment."""
         with self._lock:
             if self._segment is None:
-                size = planes_bytes(self.work.tokens, [plane.held_dtype for plane in self._source.planes])
+                size = planes_bytes(self.work.tokens, [plane.element_dtype for plane in self._source.planes])
                 self._segment, self._memory = self._helpers.segments.take(size, self._counted_bytes)
             return self._segment
 
@@ -289,8 +291,22 @@ class _HelpersJob(_WindowJob):
         # From here on whoever has the slices keeps the segment, and nobody else: not this job.
         memory, self._memory = self._memory, None
         assert memory is not None
-        planes = planes_of(memory, self.work.tokens, [plane.held_dtype for plane in self._source.planes])
+        planes = planes_of(memory, self.work.tokens, [plane.element_dtype for plane in self._source.planes])
         return super().window_slices([*slices, *map(self.work.whole, range(len(planes)), planes)], blocks)
+
+
+class Drawn(NamedTuple):
+    """Rows of one source.
+
+    Attributes:
+        planes: the tokens, and what goes with them, each of shape ``(lanes, seq_len + overlap)``.
+        origins: where documents begin in them.
+        lengths: how many columns of each are tokens, shape ``(lanes,)``, of a set packed by rows; None where all are.
+    """
+
+    planes: Sequence[TokenArray]
+    origins: Origins | WholeRows
+    lengths: IntArray | None = None
 
 
 class Engine:
@@ -367,10 +383,20 @@ class Engine:
         for name in names:  # before anybody waits: whoever tells of them is not to find a dict that grows
             for cause in CAUSES:
                 counters.waits.setdefault((name, cause), 0.0)
+        self._dtypes = [[dtype, *(plane.dtype for plane in source.aligned)] for source in sources]
+        self._planes = [source.planes for source in sources]
+        self._units = [source.order.unit for source in sources]
+        # What packers put together of rows, before their ids are a batch's.
+        self._elements: list[list[TokenArray] | None] = [
+            None
+            if source.rows is None
+            else [np.empty((source.last - source.first, 1), plane.element_dtype) for plane in source.planes]
+            for source in sources
+        ]
         self._packers: list[Packer] | None = [
             Packer(
                 source.last - source.first,
-                [dtype, *(plane.dtype for plane in source.aligned)],
+                self._dtypes[place] if source.rows is None else [plane.element_dtype for plane in source.planes],
                 WindowCursor(
                     _windows_of(self._prefetcher, place, source.order, each),
                     functools.partial(self._prefetcher.ready, place),
@@ -392,11 +418,27 @@ class Engine:
         *,
         ends: IntArray | None = None,
         out: Sequence[TokenArray] | None = None,
-    ) -> tuple[Sequence[TokenArray], list[Taken]]:
+    ) -> Drawn:
         """A source's rows; see `Packer.rows`."""
         if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
-        return self._packers[source].rows(positions, seq_len, overlap, ends, out)
+        packer, elements = self._packers[source], self._elements[source]
+        if elements is None:
+            planes, taken = packer.rows(positions, seq_len, overlap, ends, out)
+            return Drawn(planes, Origins(taken, len(planes[0])))
+        packer.rows(positions // seq_len, 1, 0, None if ends is None else ends // seq_len, elements)
+        rows = len(elements[0])
+        if out is None:
+            out = [np.empty((rows, seq_len + overlap), dtype) for dtype in self._dtypes[source]]
+        ended = None if ends is None else ends <= positions
+        lengths = None
+        for number, (plane, packed, each) in enumerate(zip(self._planes[source], elements, out, strict=True)):
+            assert plane.rows is not None
+            found = plane.rows.unpacked(packed[:, 0], each, ended=ended)
+            lengths = lengths if number else found
+        names = [plane.column for plane in self._planes[source][1:]]
+        column = next((name for name in BOUNDARIES if name in names), None)
+        return Drawn(out, WholeRows(rows, lengths, column), lengths)
 
     def ahead_tokens(self, source: int, positions: IntArray | int) -> int:
         """Tokens of a source that wait here to be taken, of all lanes together.
@@ -408,7 +450,9 @@ class Engine:
         if self._packers is None or self.pid != os.getpid():
             return 0
         spans = [*self._packers[source].spans, *(job.plan.spans for job, _ in self._prefetcher.ahead(source))]
-        return sum(int(np.maximum(0, each.ends - np.maximum(each.begins, positions)).sum()) for each in spans)
+        unit = self._units[source]
+        positions = positions // unit
+        return unit * sum(int(np.maximum(0, each.ends - np.maximum(each.begins, positions)).sum()) for each in spans)
 
     def halt(self) -> None:
         """Let go of everything held, also where an error's traceback keeps the engine, and tell the threads to end."""
@@ -488,4 +532,4 @@ def _window_bytes(config: EngineConfig) -> int:
     """The most bytes of tokens that a window holds."""
     tokens = int(np.sort(config.order.group_tokens)[-config.order.window :].sum())
     own = tokens * (config.last - config.first) // config.order.lanes + config.last
-    return planes_bytes(own, [plane.held_dtype for plane in config.planes])
+    return planes_bytes(own, [plane.element_dtype for plane in config.planes])

@@ -145,7 +145,7 @@ class _Connection:
         window = place.window
         source = self._sources[window.source]
         memory_ = np.frombuffer(place.memory, np.uint8)
-        planes = planes_of(memory_, window.tokens, [plane.held_dtype for plane in source.planes])
+        planes = planes_of(memory_, window.tokens, [plane.element_dtype for plane in source.planes])
         results = _Results(window, planes, place.cuts)
         tokens = fallbacks = 0
         begun = time.monotonic()

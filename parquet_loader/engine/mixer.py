@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,9 @@ from .cost import required_together
 from .engine import Engine
 from .pack import Origins
 from .planes import common_dtype, holds
+from .rows import WholeRows
 
-__all__ = ["Block", "Mixer", "Picked", "aligned_dtypes", "demand", "mixture_bytes", "sheets_bytes"]
+__all__ = ["Block", "Mixed", "Mixer", "Picked", "aligned_dtypes", "demand", "mixture_bytes", "sheets_bytes"]
 
 _SHEETS = APART + 1
 
@@ -90,18 +91,21 @@ class Picked:
         origins: what the sheets consist of, by these numbers.
     """
 
-    def __init__(self, sheets: IntArray, origins: Mapping[int, Origins]) -> None:
+    def __init__(self, sheets: IntArray, origins: Mapping[int, Origins | WholeRows]) -> None:
         self._sheets = sheets
         self._origins = origins
 
-    @property
-    def starts(self) -> tuple[IntArray, IntArray]:
-        """See `document_starts`."""
+    def starts(self, aligned: Mapping[str, AnyArray]) -> tuple[IntArray, IntArray]:
+        """See `document_starts`.
+
+        Args:
+            aligned: what goes with the batch's rows.
+        """
         counts = np.zeros(len(self._sheets), np.int64)
         found = []
         for sheet, origins in self._origins.items():
             lanes = (self._sheets == sheet).nonzero()[0]
-            row_splits, columns = origins.starts
+            row_splits, columns = origins.starts(aligned)
             counts[lanes] = row_splits[lanes + 1] - row_splits[lanes]
             found.append((row_splits, columns, lanes))
         splits = np.zeros(len(counts) + 1, np.int64)
@@ -228,6 +232,16 @@ class Block:
         return rows
 
 
+class Mixed(NamedTuple):
+    """Rows of a mixture; see `Batch`, and for the origins `Picked`."""
+
+    tokens: TokenArray
+    origins: Picked
+    lengths: IntArray | None
+    sources: np.ndarray[tuple[int], np.dtype[np.int32]]
+    aligned: dict[str, AnyArray]
+
+
 class Mixer:
     """The rows of a mixture, from a place of a run on.
 
@@ -283,19 +297,16 @@ class Mixer:
         self._block: Block | None = None
         # By source and ordinal in the block: the sheet, or -1; what it consists of; and its last row.
         self._made: IntArray = np.empty(0, np.int64)
-        self._origins: dict[int, Origins] = {}
+        self._origins: dict[int, Origins | WholeRows] = {}
+        self._lengths: dict[int, IntArray] = {}  # of sheets with rows that are not full
         self._last_rows: IntArray = np.empty(0, np.int64)
         self._following: list[int] = []  # of each source the sheet that is made next
         self._block_names: np.ndarray[tuple[int], np.dtype[np.int32]] = np.empty(
             0, np.int32
         )  # of its sources, by place
 
-    def rows(
-        self, progress: MixtureProgress
-    ) -> tuple[TokenArray, dict[str, AnyArray], Picked, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-        """The rows at a place of the run, whose block is entered: tokens, what goes with them by name, what they
-        consist of, and their sources.
-        """
+    def rows(self, progress: MixtureProgress) -> Mixed:
+        """The rows at a place of the run, whose block is entered."""
         block = self._block
         if block is None or block.number != progress.block:
             assert not self._origins
@@ -311,10 +322,21 @@ class Mixer:
             self._make(block, code)
         tokens, *aligned = self._sheets.pick(self._made[codes])
         picked = Picked(codes, {code: self._origins[code] for code in needed.tolist()})
+        lengths = self._picked_lengths(codes, tokens.shape[1]) if self._lengths else None
         for code in needed[self._last_rows[needed] == row].tolist():
             del self._origins[code]
+            self._lengths.pop(code, None)
             self._sheets.give(int(self._made[code]))
-        return tokens, dict(zip(self._aligned, aligned, strict=True)), picked, self._block_names[codes // BLOCK]
+        by_name = dict(zip(self._aligned, aligned, strict=True))
+        return Mixed(tokens, picked, lengths, self._block_names[codes // BLOCK], by_name)
+
+    def _picked_lengths(self, codes: IntArray, columns: int) -> IntArray | None:
+        """How many columns of each row are tokens; None where all are."""
+        lengths = np.full(len(codes), columns)
+        for code, of_sheet in self._lengths.items():
+            mine = codes == code
+            lengths[mine] = of_sheet[mine]
+        return None if (lengths == columns).all() else lengths
 
     def ahead_tokens(self, progress: MixtureProgress) -> dict[str, int]:
         """Tokens of each source that wait to be taken at a place of the run, of all lanes together."""
@@ -334,7 +356,7 @@ class Mixer:
             memory = [each[sheet] for each in self._sheets.memory]
             source = self._sources[part.name]
             try:
-                _, taken = self.engine.rows(
+                drawn = self.engine.rows(
                     self._places[part.name],
                     part.positions(ordinal),
                     part.seq_len,
@@ -345,13 +367,18 @@ class Mixer:
             except (DataError, StorageError) as error:
                 raise of_source(error, part.name) from error
             for name, fill in source.fills.items():
-                memory[self._aligned[name]][:] = memory[0] if isinstance(fill, str) else fill
+                values = memory[self._aligned[name]]
+                values[:] = memory[0] if isinstance(fill, str) else fill
+                if drawn.lengths is not None:  # there is nothing beside padding
+                    values[np.arange(values.shape[1]) >= drawn.lengths[:, None]] = 0
             self._following[place] += 1
             if self._last_rows[code] < 0:  # nobody needs it any more
                 self._sheets.give(sheet)
             else:
                 self._made[code] = sheet
-                self._origins[code] = Origins(taken, self._last - self._first)
+                self._origins[code] = drawn.origins
+                if drawn.lengths is not None:
+                    self._lengths[code] = drawn.lengths
 
 
 class _Windows:
@@ -360,6 +387,7 @@ class _Windows:
     def __init__(self, config: EngineConfig, positions: IntArray) -> None:
         self._config = config
         lanes = np.arange(config.first, config.last)
+        positions = positions // config.order.unit
         # The lane that needs the earliest window: lane i is in the one in which C + i reaches its next token times B.
         behind = int((positions * config.order.lanes - lanes).argmin())
         self._windows = config.order.windows(int(positions[behind]), int(lanes[behind]))
@@ -376,6 +404,7 @@ def demand(
 ) -> Iterator[tuple[int, Window]]:
     """The windows in the order in which `Mixer.rows` comes to need them, with the places of their sources."""
     places = {name: place for place, name in enumerate(sources)}
+    orders = {name: config.order for name, config in sources.items()}
     windows: dict[str, _Windows] = {}
     first, last = next(iter(sources.values())).first, next(iter(sources.values())).last
     while True:
@@ -387,8 +416,9 @@ def demand(
         block: Block | None = None
         for place, (name, quota) in enumerate(progress.quotas):
             if name in windows:  # most blocks need no further window, and no closer look
-                had = np.max(progress.begins(name, plan.lattice, first, last))
-                if had + quota * progress.seq_len + plan.overlap <= windows[name].begins.min():
+                had = int(np.max(progress.begins(name, plan.lattice, first, last)))
+                stop = orders[name].stops(had, quota, seq_len=progress.seq_len, overlap=plan.overlap)
+                if stop <= windows[name].begins.min():
                     continue
             if block is None:
                 block = Block(progress, plan, first, last)
@@ -398,7 +428,7 @@ def demand(
                 windows[name] = _Windows(sources[name], part.positions(ordinal))
             coming = windows[name]
             while ordinal < quota:
-                stops = part.positions(ordinal) + part.seq_len + plan.overlap
+                stops = orders[name].stops(part.positions(ordinal), 1, seq_len=part.seq_len, overlap=plan.overlap)
                 if ((stops > coming.begins) & (ordinal >= part.before)).any():
                     used = first_rows[place * BLOCK + ordinal : (place + 1) * BLOCK].min()
                     heapq.heappush(needed, (int(used), place, len(needed), coming.window))

@@ -14,14 +14,14 @@ and a batch is a few pieces of rectangles put together, whatever the number of l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..blocks import IntArray, TokenArray
+from ..blocks import AnyArray, IntArray, TokenArray
 from ..order.order import StepBlocks
 from .slices import Slices, Spans
 
@@ -113,9 +113,12 @@ class Origins:
         self._taken = taken
         self._rows = rows
 
+    def starts(self, aligned: Mapping[str, AnyArray]) -> tuple[IntArray, IntArray]:
+        """See `document_starts`; whatever goes with the rows."""
+        return self._starts
+
     @cached_property
-    def starts(self) -> tuple[IntArray, IntArray]:
-        """See `document_starts`."""
+    def _starts(self) -> tuple[IntArray, IntArray]:
         return document_starts(self._taken, self._rows)
 
 

@@ -84,10 +84,11 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
     """
     index, groups = config.index, window.groups
     starts = window.slice_starts(config.order.lanes, config.first, config.last)
-    bands = plan_bands(starts, window.offsets, config.first)
+    bands = plan_bands(starts, window.offsets, config.first, config.element_tokens)
     rows, offsets = index.rows[groups], window.offsets.tolist()
     rows_of = rows.tolist()
     longest, text = [0] * len(groups), [0] * len(groups)  # of bands in a row group, and of those that go on from it
+    pieces = [0] * len(groups)  # of any bands
     texts: dict[Band, tuple[int, ...]] = {}
     for band in bands:
         taken = {
@@ -96,6 +97,8 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
             if (tokens := min(band.end, offsets[ordinal + 1]) - max(band.begin, offsets[ordinal]))
         }
         first = next(iter(taken))
+        for ordinal, tokens in taken.items():
+            pieces[ordinal] = max(pieces[ordinal], tokens)
         if len(taken) == 1:
             longest[first] = max(longest[first], taken[first])
         else:
@@ -109,10 +112,11 @@ def plan_window(config: EngineConfig, window: Window, spare_bytes: int = 0) -> W
     inside = clipped[1:] - clipped[:-1]
     each = group_costs(
         config,
-        [_size_of(each, groups) for each in (index, *index.aligned)],
-        codecs=[each.codec[groups] for each in (index, *index.aligned)],
+        [_size_of(each, groups) for each in index.planes],
+        codecs=[each.codec[groups] for each in index.planes],
         inside=inside,
         longest=np.array(longest),
+        pieces=np.array(pieces),
         text=np.array(text),
         cuts=np.diff(np.searchsorted(starts, window.offsets)),
     )
@@ -151,7 +155,7 @@ def _size_of(index: DatasetIndex, groups: IntArray) -> ChunkSize:
 def _plan_task(index: DatasetIndex, window: Window, costs: Mapping[int, GroupCost], ordinals: list[int]) -> TaskPlan:
     groups = window.groups[ordinals]
     places: list[tuple[int, int, int, tuple[int, int]]] = []
-    for plane, each in enumerate((index, *index.aligned)):
+    for plane, each in enumerate(index.planes):
         where = (each.file[groups].tolist(), each.start[groups].tolist(), each.length[groups].tolist())
         places += zip(*where, ((plane, ordinal) for ordinal in ordinals), strict=True)
     reads: list[Read] = []

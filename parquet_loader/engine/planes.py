@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError
+from .rows import RowLayout
 
 __all__ = ["Plane", "common_dtype", "holds"]
 
@@ -32,6 +33,7 @@ class Plane:
             is None.
         eos: appended to every document where it is not None; or what ends the documents of a stream.
         appends_eos: whether it is put in.
+        rows: of a set packed by rows, what its rows are; else None.
     """
 
     column: str
@@ -41,6 +43,12 @@ class Plane:
     bound: int | None
     eos: int | float | None
     appends_eos: bool
+    rows: RowLayout | None = None
+
+    @property
+    def element_dtype(self) -> np.dtype[Any]:
+        """Of what slices hold: values, or rows of them."""
+        return self.held_dtype if self.rows is None else self.rows.dtype
 
 
 def common_dtype(column: str, dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:

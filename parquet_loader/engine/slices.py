@@ -26,7 +26,18 @@ import numpy as np
 from ..blocks import IntArray, TokenArray, permuted, pooled
 from ..order.order import Order, Window
 
-__all__ = ["Band", "BandText", "Cut", "Slices", "Spans", "cut_band", "plan_bands", "plan_cut", "slice_spans"]
+__all__ = [
+    "Band",
+    "BandText",
+    "Cut",
+    "Slices",
+    "Spans",
+    "band_limits",
+    "cut_band",
+    "plan_bands",
+    "plan_cut",
+    "slice_spans",
+]
 
 # Where row groups or slices are tiny, lanes are cut together until a band is worth its Python: a quarter megabyte.
 BAND_TOKENS = 1 << 16
@@ -128,15 +139,22 @@ def slice_spans(window: Window, starts: IntArray, lanes: int, first: int, last: 
     )
 
 
-def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Band]:
+def band_limits(element_tokens: int) -> tuple[int, int]:
+    """How many elements a band has at least, and at most unless it is one lane; see `EngineConfig.element_tokens`."""
+    return max(1, BAND_TOKENS // element_tokens), max(1, MOST_BAND_TOKENS // element_tokens)
+
+
+def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int, element_tokens: int = 1) -> list[Band]:
     """Cut lanes into bands.
 
     Args:
         starts: where the lanes' slices begin in the window, and where the last ends, shape ``(lanes + 1,)``.
         offsets: where its row groups begin, and where the last ends, shape ``(groups + 1,)``.
         first_lane: the number of the lane that begins at ``starts[0]``.
+        element_tokens: of what is counted.
     """
     bands = []
+    least, most = band_limits(element_tokens)
     lanes = len(starts) - 1
     lane = 0
     while lane < lanes:
@@ -144,7 +162,7 @@ def plan_bands(starts: IntArray, offsets: IntArray, first_lane: int) -> list[Ban
         group = int(np.searchsorted(offsets, begin, side="right")) - 1
         if group >= len(offsets) - 1:
             break  # only empty slices are left
-        reach = max(min(int(offsets[group + 1]), begin + MOST_BAND_TOKENS), begin + BAND_TOKENS)
+        reach = max(min(int(offsets[group + 1]), begin + most), begin + least)
         last = max(int(np.searchsorted(starts, reach, side="right")) - 1, lane + 1)
         end = int(starts[last])
         if end > begin:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +30,7 @@ from ..storage.base import FileInfo, Storage
 from .config import EngineConfig
 from .plan import TaskPlan, WindowPlan
 from .planes import Plane
+from .rows import RowLengthError, RowPart, RowParts, parts_together
 from .slices import Band, Cut, Slices, Spans, cut_band, plan_cut
 
 __all__ = [
@@ -249,7 +250,7 @@ class TaskWork(NamedTuple):
         groups, offsets = plan.window.groups, plan.window.offsets
         numbers = {ordinal: number for number, ordinal in enumerate(task.ordinals)}
         inside = groups[list(task.ordinals)]
-        chunks = tuple(chunk for each in (index, *index.aligned) for chunk in each.chunks(inside))
+        chunks = tuple(chunk for each in index.planes for chunk in each.chunks(inside))
         return cls(
             reads=tuple(
                 FileRead(
@@ -369,7 +370,12 @@ class _Run:
         decoded = 0, 0
         for plane in range(planes):
             own = slice(plane * groups, (plane + 1) * groups)
-            found = self._decode(plane, raws[own], besides[own], borders[plane])
+            try:
+                found = self._decode(plane, raws[own], besides[own], borders[plane])
+            except RowLengthError as error:
+                if plane:
+                    raise self._unlike(plane, raws, groups) from None
+                raise error.chunk.error(error.problem) from None
             if not plane:
                 decoded = found
             elif not self._alike(borders[0], borders[plane]):
@@ -397,20 +403,31 @@ class _Run:
             if part is not None:
                 self._count(part, chunks[0])
                 # What lies between a task's row groups in the window has no tokens.
-                self._cut_from(plane, part, task.origins[0], borders)
+                whole = part if wanted.rows is None else parts_together(wanted.rows, part, chunks)
+                self._cut_from(plane, whole, task.origins[0], borders)
                 return self._tokens(part), 0
         tokens = fallbacks = 0
         each = zip(raws, besides or [()] * len(raws), chunks, task.origins, task.decode_bytes, strict=True)
         for raw, beside, chunk, origin, decode_bytes in each:
             opened = source.format.open(raw, chunk, beside)
             cost = opened.cost_bytes(dtype=wanted.held_dtype, eos=wanted.appends_eos)
-            parts = opened.parts(**as_wanted, first=int(starts[0]) - origin, last=int(starts[-1]) - origin)
+            first, last = int(starts[0]) - origin, int(starts[-1]) - origin
+            rows: RowParts | None = None
+            if wanted.rows is not None:
+                rows = RowParts(wanted.rows, chunk)
+                first, last = wanted.rows.tokens_of(chunk, first, last)
+            parts = opened.parts(**as_wanted, first=first, last=last)
             with self.hold(cost - decode_bytes, chunk):
                 for part in parts:
                     tokens += self._tokens(part)
                     self._count(part, chunk)
-                    self._cut_from(plane, part, origin + part.begin, borders)
+                    if rows is None:
+                        self._cut_from(plane, part, origin + part.begin, borders)
+                    else:
+                        self._cut_rows(plane, rows.of(part), origin, borders)
                     del part  # not to be held while the next one is decoded
+                if rows is not None:
+                    self._cut_rows(plane, rows.rest(), origin, borders)
             fallbacks += bool(opened.fallback)
             del opened, parts
         return tokens, fallbacks
@@ -420,6 +437,9 @@ class _Run:
         may be empty, and in a part that was left out.
         """
         low, high = self.window.starts[0], self.window.starts[-1]
+        rows = self.source.planes[0].rows
+        if rows is not None:  # rows and their lengths
+            low, high = low * (rows.width + 1) - 1, high * (rows.width + 1)
         one, other = (np.concatenate([np.empty(0, np.int64), *each]) for each in (tokens, values))
         return np.array_equal(one[(one > low) & (one < high)], other[(other > low) & (other < high)])
 
@@ -448,24 +468,38 @@ class _Run:
         if more > 0 and self.source.is_stream:
             self.keep(more, len(part.tokens), chunk)
 
-    def _cut_from(self, plane: int, part: TokenPart, begin: int, borders: list[IntArray]) -> None:
+    def _cut_rows(self, plane: int, parts: Iterator[RowPart], origin: int, borders: list[IntArray]) -> None:
+        for part in parts:
+            self._cut_from(plane, part, origin + part.begin, borders)
+
+    def _cut_from(self, plane: int, part: TokenPart | RowPart, begin: int, borders: list[IntArray]) -> None:
         """Cut the bands that a part, which begins there in the window, completes."""
-        end = begin + len(part.tokens)
-        starts = part.starts
-        if len(self.source.planes) > 1:
-            borders.append(starts + begin)
-        if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
-            starts = starts[np.append(starts[1:] != starts[:-1], True)]
+        end = begin + len(part)
+        rows = self.source.planes[plane].rows
+        if isinstance(part, TokenPart):
+            starts = part.starts
+            if len(self.source.planes) > 1:
+                borders.append(starts + begin)
+            if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
+                starts = starts[np.append(starts[1:] != starts[:-1], True)]
+        elif len(self.source.planes) > 1:
+            assert rows is not None
+            borders.append(np.arange(begin, end) * (rows.width + 1) + np.diff(part.offsets))
         bands = self.window.bands
         # Bands follow each other: those that end behind the part's beginning and begin before its end.
         first_band = bisect.bisect_right(bands, begin, key=lambda band: band.end)
         for number in range(first_band, bisect.bisect_left(bands, end, key=lambda band: band.begin)):
             band = bands[number]
             low, high = max(band.begin, begin), min(band.end, end)
-            tokens = part.tokens[low - begin : high - begin]
-            # A document that begins at the very end of the part is empty so far, and of whatever comes next.
-            first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
-            documents = starts[first:last] + (begin - band.begin)
+            if isinstance(part, TokenPart):
+                tokens = part.tokens[low - begin : high - begin]
+                # A document that begins at the very end of the part is empty so far, and of whatever comes next.
+                first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
+                documents = starts[first:last] + (begin - band.begin)
+            else:
+                assert rows is not None
+                tokens = rows.elements(part.tokens, part.offsets[low - begin : high - begin + 1])
+                documents = np.arange(low, high) - band.begin
             if high - low == band.end - band.begin:
                 self.results.keep(number, self._cut(Text(plane, number, tokens), documents))
             else:

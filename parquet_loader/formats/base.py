@@ -516,7 +516,7 @@ class Format(Protocol):
 
 
 class OpenChunk(Protocol):
-    """A column chunk that is going to be decoded. Its bytes may be let go of once all parts have come out.
+    """A column chunk that is going to be decoded. Its bytes may be let go of once all parts are used up.
 
     Attributes:
         fallback: why a slower way has to be taken; "" where it need not.
@@ -538,7 +538,7 @@ class OpenChunk(Protocol):
         last: int | None = None,
         low: int = 0,
     ) -> Iterator[TokenPart]:
-        """The row group's tokens, part after part. Parts keep nothing of the chunk.
+        """The row group's tokens, part after part. Parts keep nothing of the chunk, unless they are views of its bytes.
 
         Args:
             dtype: of the tokens; None for the stored one. Of an aligned column one that holds all of its values.

@@ -127,6 +127,8 @@ def index_storage(
         raise ConfigError(f"the column {column!r} holds the tokens, and is not aligned with them: leave it out")
     reader = file_format.reader(storage, listed, raw_dtype)
     files = reader.files
+    if not files:
+        raise ConfigError(f"{storage.root} is an empty set: what lies there names no data file")
     cache = IndexCache(
         cache_dir, storage.identity, column, format=file_format.name, raw_dtype=raw_dtype, aligned=aligned
     )

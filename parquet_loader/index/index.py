@@ -43,7 +43,7 @@ ARRAYS = ("file", *ENTRY_ARRAYS)
 _SHARED = ("file", "row_group", "rows", "tokens")  # what an aligned column has as the tokens have it
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
-_SPLIT = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
+_SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +136,11 @@ class DatasetIndex:
                 ("bytes a token", f"{held / tokens:.2f}, compressed"),
             ]
         return html_table("DatasetIndex", rows, notes=self.remarks())
+
+    @property
+    def planes(self) -> tuple[DatasetIndex, ...]:
+        """That of the tokens, and those of what goes with them."""
+        return self, *self.aligned
 
     @property
     def is_stream(self) -> bool:
@@ -240,9 +245,18 @@ class DatasetIndex:
         ]
 
     def beside(self, chunk: ColumnChunk) -> tuple[tuple[FileInfo, int, int], ...]:
-        """The byte ranges that decoding a row group needs beside its chunk: (file, start, length) of each."""
-        ranges = format_named(self.format).beside(chunk)
-        return tuple((self.file_of(path), start, length) for path, start, length in ranges)
+        """The byte ranges that decoding a row group needs beside its chunk: (file, start, length) of each.
+
+        Raises:
+            DataError: there are none such, by an index from outside.
+        """
+        found = []
+        for path, start, length in format_named(self.format).beside(chunk):
+            number = self.file_number(path)
+            if number is None or not 0 <= start <= start + length <= self.files[number].size:
+                raise chunk.error(f"its index names {length:,} bytes from {start:,} on of {path}, which has none there")
+            found.append((self.files[number], start, length))
+        return tuple(found)
 
     def open(self, storage: Storage, chunk: ColumnChunk) -> tuple[bytes, OpenChunk]:
         """Read a row group, and look at it.

@@ -19,7 +19,7 @@ import threading
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, FileChangedError
+from ..errors import ConfigError, DataError, FileChangedError, PathNotFoundError
 from ..formats.base import ENTRY_ARRAYS, FileEntry, Format
 from ..storage.base import FileInfo, Storage
 from .index import DatasetIndex
@@ -60,15 +60,24 @@ class _View:
         return self._storage.read(file, start, length, stop)
 
 
-class _Stoppable(_View):
-    """One whose every read ends when an event is set."""
+class _Lenient(_View):
+    """One whose every read ends when an event is set, and in which a file may have another version: what lies beside a
+    file and tells of it is another one, too, in a copy of the set.
+    """
 
     def __init__(self, storage: Storage, stop: threading.Event | None) -> None:
         super().__init__(storage)
         self._stop = stop
 
     def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
-        return self._storage.read(file, start, length, stop or self._stop)
+        stop = stop or self._stop
+        try:
+            return self._storage.read(file, start, length, stop)
+        except FileChangedError as error:
+            if error.now is None or error.now[0] != file.size:
+                raise
+            here = FileInfo(path=file.path, size=file.size, version=error.now[1])
+        return self._storage.read(here, start, length, stop)
 
 
 class PinnedStorage(_View):
@@ -112,19 +121,20 @@ class PinnedStorage(_View):
             raise FileChangedError(f"{error}; {advice}") from error
         here = FileInfo(path=file.path, size=file.size, version=error.now[1])
         if not self._is_same(here, stop):
-            raise FileChangedError(f"{error}; its footer is another one than the index has; {advice}") from error
+            told = "its footer is another one" if self._index.format == "parquet" else "it holds something else"
+            raise FileChangedError(f"{error}; {told} than the index has; {advice}") from error
         return here
 
     def _is_same(self, here: FileInfo, stop: threading.Event | None) -> bool:
         index = self._index
-        storage = _Stoppable(self._storage, stop)
+        storage = _Lenient(self._storage, stop)
         files = [here if file.path == here.path else self._pinned.get(file.path, file) for file in index.files]
         try:
             reader = self._format.reader(storage, files, self._raw_dtype())
             entry = reader.read(here, index.column, None, [each.column for each in index.aligned])
-        except (ConfigError, DataError):
+        except (ConfigError, DataError, FileChangedError, PathNotFoundError):
             return False
-        return all(_says_the_same(each, here, entry) for each in (index, *index.aligned))
+        return all(_says_the_same(each, here, entry) for each in index.planes)
 
     def _raw_dtype(self) -> np.dtype[np.integer] | None:
         """What ids were stored as, where the index is of such files as do not tell."""
@@ -134,7 +144,10 @@ class PinnedStorage(_View):
     def _command(self) -> str:
         source = shlex.join(self._storage.identity.split("\n"))
         output = "FILE" if self._saved is None else shlex.quote(self._saved)
-        return f"parquet-loader index {source} --column {shlex.quote(self._index.column)} --output {output}"
+        column = shlex.quote(self._index.column)
+        if self._index.aligned:
+            column += f" --aligned {shlex.quote(','.join(each.column for each in self._index.aligned))}"
+        return f"parquet-loader index {source} --column {column} --output {output}"
 
 
 def _says_the_same(index: DatasetIndex, file: FileInfo, entry: FileEntry) -> bool:

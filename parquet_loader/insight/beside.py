@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..formats.base import ColumnChunk, ColumnLayout
 from ..formats.parquet.pages import read_page, stored_body
 from ..storage.base import FileInfo, Storage
-from .records import open_parquet
+from .rows import open_parquet
 
 __all__ = ["damaged_pages"]
 

@@ -80,7 +80,8 @@ def _not_kept(run: SetRun | MixtureRun) -> dict[str, Any]:
     """What the run does from now on by its options alone."""
     options = run.options
     if isinstance(run, SetRun):
-        return {"overlap": options.overlap, "epochs": options.epochs} | (
+        free = "overlap" if run.set.config.rows is None else "pad_id"
+        return {free: getattr(options, free), "epochs": options.epochs} | (
             {} if options.epochs is None else {"tail": options.tail}
         )
     limits = {name: each.max_epochs for name, each in run.sets.items()}

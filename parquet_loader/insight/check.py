@@ -114,6 +114,7 @@ class CheckReport:
         min_id, max_id: of all tokens; None where there is none.
         faults: everything that is wrong, by file and row group.
         notes: what is worth knowing, and not wrong.
+        is_stream: whether ``eos_id`` is what tells documents apart, and no loader appends one.
         ends: how documents end; None without ``eos_id``.
         duplicates: None where they were not looked for.
         longest: the longest documents, the longest one first.
@@ -134,6 +135,7 @@ class CheckReport:
     max_id: int | None
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
+    is_stream: bool
     ends: Ends | None
     duplicates: Duplicates | None
     longest: tuple[Place, ...]
@@ -169,9 +171,9 @@ def check(
 ) -> CheckReport:
     """Read every byte of a set, and say everything that is wrong with it.
 
-    Page checksums are verified where the writer gave them, of all columns of Parquet files; documents, tokens and statistics compared
-    with the footers; and every byte with an earlier check of the same files. It may be interrupted: the next one goes
-    on.
+    Page checksums are verified where the writer gave them, as only those of Parquet do, of all columns; documents,
+    tokens and statistics compared with the footers; and every byte with an earlier check of the same files. It may be
+    interrupted: the next one goes on.
 
     Args:
         source: a folder, a file, a glob or a URL, or a list of them.
@@ -252,6 +254,7 @@ def check(
         max_id=int(numbers["max_id"][held].max()) if held.any() else None,
         faults=tuple(sorted(set(faults), key=_place_of)),
         notes=tuple(notes),
+        is_stream=found.is_stream,
         ends=run.ends(),
         duplicates=told,
         longest=tuple(run.place(group, document, tokens) for tokens, group, document in kept.longest),

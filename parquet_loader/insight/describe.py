@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from ..checkpoint import ONLY, STATE_VERSION, RunState, open_checkpoint, read_state
+from ..checkpoint import ONLY, STATE_VERSION, RunState, integer_of, open_checkpoint, read_state
 from ..container import container_kind
 from ..errors import CheckpointDamagedError
 from ..order.mixture import BLOCK, Lattice, shown_weights
@@ -301,12 +301,22 @@ def _names(state: RunState, progress: Progress) -> list[str]:
 
 def _tokens_of(identity: Mapping[str, Any]) -> int | None:
     tokens = identity.get("tokens")
+    if identity.get("packing") == "rows":
+        tokens = integer_of(identity.get("rows")) or 0
+        tokens *= _unit(identity)
     return tokens if type(tokens) is int and tokens > 0 else None
 
 
+def _unit(identity: Mapping[str, Any]) -> int:
+    """The tokens of what is dealt out; see `Order.unit`."""
+    return max(1, integer_of(identity.get("seq_len")) or 1) if identity.get("packing") == "rows" else 1
+
+
 def _epoch(state: RunState) -> int | None:
-    total = _tokens_of(state.sources[ONLY])
-    return None if total is None else ((state.position + 1) * state.lanes - 1) // total  # as `Order.epoch_of`
+    total, unit = _tokens_of(state.sources[ONLY]), _unit(state.sources[ONLY])
+    if total is None:
+        return None
+    return ((state.position // unit + 1) * state.lanes - 1) // (total // unit)  # as `Order.epoch_of`
 
 
 def _source(state: RunState, progress: Progress, name: str) -> SourceDescription:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ class Fragments:
     start: IntArray
 
     @classmethod
-    def of(cls, order: Order, window: Window, lanes: IntArray, known: KnownLengths) -> Fragments:
+    def of(cls, order: Order, window: Window, lanes: IntArray, known: KnownLengths | _Rows) -> Fragments:
         """Those of some lanes of a window.
 
         Args:
@@ -165,7 +165,9 @@ class _Documents(NamedTuple):
     number: IntArray
 
 
-def _documents(window: Window, lows: IntArray, highs: IntArray, known: KnownLengths) -> tuple[IntArray, _Documents]:
+def _documents(
+    window: Window, lows: IntArray, highs: IntArray, known: KnownLengths | _Rows
+) -> tuple[IntArray, _Documents]:
     """The row groups of a window that hold its tokens ``[low, high)`` of any stretch, and their documents."""
     some = highs > lows
     borders = np.zeros(len(window.offsets), np.int64)
@@ -226,7 +228,7 @@ def _blocks_of(order: Order, lengths: Changes, window: Window) -> StepBlocks:
     return order.step_blocks(window, lengths[place][1])
 
 
-def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], known: KnownLengths) -> Stretches:
+def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], known: KnownLengths | _Rows) -> Stretches:
     """What some columns of rows consist of.
 
     Args:
@@ -236,6 +238,9 @@ def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], kn
         known: how long documents are.
     """
     order = rows.config.order
+    if rows.config.rows is not None:
+        assert isinstance(known, KnownLengths)
+        return _whole_rows(rows, columns, known)
     parts = []
     for window in _windows_of(rows, order):
         found = list(_in_window(rows, window, seq_len, columns))
@@ -246,6 +251,37 @@ def stretches_of(rows: SourceRows, *, seq_len: int, columns: tuple[int, int], kn
         fragments = Fragments.of(order, window, lanes, known)
         parts.append(fragments.cut(place, low, tokens, rows.lanes[row], column))
     return Stretches.of(parts)
+
+
+class _Rows:
+    """How many elements the documents of a set have that is packed by rows, as `KnownLengths`: each is one."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._rows = config.index.rows
+
+    def of(self, groups: IntArray) -> list[IntArray]:
+        """See `KnownLengths`."""
+        return [np.ones(rows, np.int64) for rows in self._rows[groups].tolist()]
+
+
+def _whole_rows(rows: SourceRows, columns: tuple[int, int], known: KnownLengths) -> Stretches:
+    """`stretches_of` rows that are packed already: each is a document."""
+    config, unit = rows.config, rows.config.order.unit
+    assert config.rows is not None
+    there = rows.stops > rows.positions
+    begins = rows.positions // unit
+    elements = SourceRows(replace(config, rows=None), ((0, 1),), rows.lanes[there], begins[there], begins[there] + 1)
+    found = stretches_of(elements, seq_len=1, columns=(0, 1), known=_Rows(config))
+    lengths = np.full(len(found), config.rows.width)
+    if config.rows.pad_id is not None:
+        groups, place = np.unique(found.group, return_inverse=True)
+        lengths = np.concatenate([*known.of(groups), lengths[:0]])[
+            _before(config.index.rows[groups])[place] + found.document
+        ]
+    ends = np.minimum(lengths, columns[1])
+    column = np.full(len(found), columns[0])
+    found = replace(found, column=column, tokens=ends - column, start=column)
+    return found.picked((found.tokens > 0).nonzero()[0])
 
 
 def _windows_of(rows: SourceRows, order: Order) -> Iterator[Window]:
@@ -321,6 +357,10 @@ def occurrences(
     order = config.order
     window = order.window_of(group, epoch)
     (its,) = known.of(np.array([group]))
+    if config.rows is not None:
+        if its[document]:
+            yield _of_row(config, window, group, document, int(its[document]))
+        return
     begin = int(window.offsets[(window.groups == group).argmax()]) + int(its[:document].sum())
     end = begin + int(its[document])
     if begin == end:
@@ -341,3 +381,15 @@ def occurrences(
             pieces = [(first - 1, first - 1, 1), *pieces]
         for text, position, tokens in pieces:
             yield Occurrence(epoch, int(lanes[lane]), position, tokens, text, first, last, start)
+
+
+def _of_row(config: EngineConfig, window: Window, group: int, row: int, tokens: int) -> Occurrence:
+    """Where a row of so many tokens comes, of a set that is packed by rows."""
+    order = config.order
+    element = int(window.offsets[(window.groups == group).argmax()]) + row
+    starts = window.slice_starts(order.lanes, 0, order.lanes)
+    lane = int(starts.searchsorted(element, side="right")) - 1
+    fragments = Fragments.of(order, window, np.array([lane]), _Rows(config))
+    place = int(((fragments.group == group) & (fragments.document == row)).argmax())
+    position = (int(fragments.begins[0]) + int(fragments.at[place])) * order.unit
+    return Occurrence(window.epoch, lane, position, order.unit, position, position, position + tokens, 0)

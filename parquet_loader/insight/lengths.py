@@ -41,6 +41,7 @@ def document_lengths(
     Raises:
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
+    config = config.of_tokens()
     # Row groups without tokens are not read: their documents are empty.
     found: list[IntArray] = [np.zeros(rows, np.int64) for rows in config.index.rows[groups].tolist()]
     plan = _plan_of(config, groups)
@@ -68,7 +69,8 @@ def document_lengths(
 
 def _plan_of(config: EngineConfig, groups: IntArray) -> WindowPlan:
     """What is to be read and decoded. Row groups without tokens are in no task."""
-    alone = replace(config, order=replace(config.order, lanes=1), first=0, last=1, eos_id=None)
+    order = replace(config.order, lanes=1, row_tokens=0)
+    alone = replace(config, order=order, first=0, last=1, eos_id=None, rows=None)
     offsets = np.zeros(len(groups) + 1, np.int64)
     config.index.tokens[groups].cumsum(out=offsets[1:])
     return plan_window(alone, Window(epoch=0, number=0, groups=groups, offsets=offsets, before=0))

@@ -86,7 +86,11 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
     )
     given: dict[str, int] = {}
     if isinstance(run, MixtureRun):
-        wanted = tokens if tokens is not None else _EPOCHS * sum(each.config.order.total for each in run.sets.values())
+        wanted = (
+            tokens
+            if tokens is not None
+            else _EPOCHS * sum(each.config.order.total_tokens for each in run.sets.values())
+        )
         rows = -(-wanted // (lanes * seq_len))
         begin = MixtureProgress(position=0, lengths=((0, seq_len),))
         blocks, found, end, ended = mixture_problems(run.plan, begin, rows)
@@ -100,7 +104,7 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
     for name, opened in sorted(run.sets.items()) if isinstance(run, MixtureRun) else [("", run.set)]:
         order = opened.config.order
         planned = given.get(name, 0) if isinstance(run, MixtureRun) else tokens
-        epochs = options.epochs or (_EPOCHS if planned is None else max(1, -(-planned // order.total)))
+        epochs = options.epochs or (_EPOCHS if planned is None else max(1, -(-planned // order.total_tokens)))
         windows, found, had = order_problems(order, seq_len, epochs)
         looked = windows // _per_epoch(order)
         of = f"{name}: " if name else ""
@@ -108,17 +112,22 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
         endless = options.epochs is None and planned is None
         many = f"the first {looked:,} epochs of a run without end" if endless else f"{looked:,} of {epochs:,} epochs"
         proved.append(
-            f"{of}{many} were looked at, {_count(windows, 'window')}, {order.total:,} tokens an epoch: in the order "
-            f"every row group comes once an epoch, the {lanes:,} lanes' slices are all of a window, and permuted steps "
-            f"of {seq_len:,} tokens are all of every lane's slice, each token once; and of one lane a window, the "
-            f"order of {_SOME_DOCUMENTS} documents has each once"
+            f"{of}{many} were looked at, {_count(windows, 'window')}, {order.total:,} {order.element}s an epoch: in "
+            f"the order every row group comes once an epoch, the {lanes:,} lanes' slices are all of a window, and "
+            + (
+                "steps are all of every lane's slice, each stored row whole and once"
+                if order.row_tokens
+                else f"permuted steps of {seq_len:,} tokens are all of every lane's slice, each token once"
+            )
+            + f"; and of one lane a window, the order of {_SOME_DOCUMENTS} "
+            f"{'rows' if order.row_tokens else 'documents'} has each once"
         )
         if isinstance(run, SetRun):
-            if run.finish is not None and looked == epochs and not np.array_equal(run.finish.ends, had):
+            if run.finish is not None and looked == epochs and not np.array_equal(run.finish.ends, had * order.unit):
                 problems.append("the run's end is not where its lanes have had all of its epochs")
             text, found = run_problems(run, each_once=looked == epochs)
             problems += found
-            if options.epochs is not None and tokens is not None and tokens > epochs * order.total:
+            if options.epochs is not None and tokens is not None and tokens > epochs * order.total_tokens:
                 text += f"; it ends after epochs={epochs:,}, before the {tokens:,} tokens that are planned"
             proved.append(text)
     if isinstance(run, MixtureRun) and run.progress.position:
@@ -174,7 +183,8 @@ def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
     at_begin = f"; {_begin_words(run)}" if begin else ""
     if finish is None:
         return f"the run: it has no end, and its rows of {options.seq_len:,} tokens follow each other{at_begin}", []
-    whole, ends = finish.epochs * run.order.total, finish.ends
+    whole, ends = finish.epochs * run.order.total_tokens, finish.ends
+    overlap = 0 if run.order.row_tokens else options.overlap  # which is a row's own where it was packed before
     steps = max(0, -(-(finish.stop - begin) // options.seq_len))
     reach = begin + steps * options.seq_len  # what overlaps comes with the text before it, wherever that is delivered
     before = int(np.minimum(ends, begin).sum())
@@ -189,8 +199,8 @@ def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
         if steps and last >= int(ends.max()):
             problems.append(f"the last of the run's {steps:,} batches is padding alone")
     else:
-        following = reach + options.seq_len + options.overlap
-        if steps and reach + options.overlap > int(ends.min()):
+        following = reach + options.seq_len + overlap
+        if steps and reach + overlap > int(ends.min()):
             problems.append(f"tail='drop', and the last of the run's {steps:,} batches is not full")
         if following <= int(ends.min()):
             problems.append(f"the run ends after {steps:,} batches, and one more would be full")
@@ -200,16 +210,16 @@ def run_problems(run: SetRun, *, each_once: bool) -> tuple[str, list[str]]:
     if not steps:
         text = f"the run: 0 steps: none {of} is delivered"
     elif each_once:
-        text += ", each once" + (", overlap's columns aside" if options.overlap else "")
+        text += ", each once" + (", overlap's columns aside" if overlap else "")
     text += at_begin
     if left:
         text += f"; tail='drop' leaves the last {left:,} out" + (
-            ", unless in overlap's columns" if options.overlap and steps else ""
+            ", unless in overlap's columns" if overlap and steps else ""
         )
         text += "" if problems else ", which do not fill a batch"
     elif steps:
         lasts = np.array([last, last - options.seq_len][:steps])[:, None]  # with an overlap, the one before it too
-        columns = options.seq_len + options.overlap
+        columns = options.seq_len + overlap
         padding = int(np.clip(lasts + columns - ends, 0, columns).sum())
         text += f"; then {padding:,} places of padding" if padding else ""
     return text, problems

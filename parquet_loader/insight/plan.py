@@ -307,7 +307,7 @@ def _rows_to_go(run: SetRun | MixtureRun, tokens: int | None, steps: int | None)
     elif steps is not None:
         rows = max(0, integer("steps", steps, 0, 2**62) - progress.rows_before(progress.position))
     elif isinstance(run, MixtureRun):
-        whole = sum(each.config.order.total for each in run.sets.values())
+        whole = sum(each.config.order.total_tokens for each in run.sets.values())
         wanted = (run.epoch + 1) * whole // options.lanes
         rows = -(-max(0, wanted - progress.position) // options.seq_len)
     elif run.finish is not None:
@@ -428,17 +428,18 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
     options = run.options
     if isinstance(run, SetRun):
         order = run.order
-        drawn = min(end.position * order.lanes, (options.epochs or 2**62) * order.total)
+        total = order.total_tokens
+        drawn = min(end.position * order.lanes, (options.epochs or 2**62) * total)
         repeats = None
-        if drawn > order.total:
+        if drawn > total:
             row = end.rows_before(end.position) - (end.position - order.epoch_begin(1)) // options.seq_len
             repeats = moment(run, end, end.position_of(row))
         yield SourcePlan(
             name=None,
             paths=tuple(run.set.config.storage.identity.split("\n")),
-            tokens=order.total,
+            tokens=total,
             drawn=drawn,
-            epochs=drawn / order.total,
+            epochs=drawn / total,
             target=1.0,
             achieved=1.0,
             repeats=repeats,
@@ -453,7 +454,7 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
     targets, exhausted = _targets(run, end), _exhausted(end)
     exhausted.update(dict.fromkeys(stopped.sources if stopped is not None else (), end.rows_before(end.position)))
     for name, each in run.sets.items():
-        drawn, total = _drawn(run, end, name), each.config.order.total
+        drawn, total = _drawn(run, end, name), each.config.order.total_tokens
         again, spent = _first_row(run, end, name, total), exhausted.get(name)
         yield SourcePlan(
             name=name,
@@ -480,11 +481,21 @@ def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts | None:
     documents = index.documents
     if documents is None:
         return None
+    windows = -(-len(index) // order.window)
+    borders = windows * (order.lanes - 1)
+    if order.row_tokens:
+        return Cuts(
+            documents=documents,
+            mean_tokens=int(index.tokens.sum()) / documents,
+            lane_borders=borders,
+            cut_by_lanes=0.0,
+            rows=float(documents),
+            in_several_rows=0.0,
+            documents_in_a_row=1.0,
+        )
     # A border lies at the begin of a document as often as documents begin among tokens.
     filled = np.minimum(index.rows, order.group_tokens)
     inside = 1 - float(filled.sum()) / order.total
-    windows = -(-len(index) // order.window)
-    borders = windows * (order.lanes - 1)
     rows = order.total / options.seq_len
     lengths = order.group_tokens / np.maximum(1, filled)
     several = np.minimum(1, np.maximum(0, lengths - 1) / options.seq_len)
@@ -502,11 +513,13 @@ def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts | None:
 def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
     order, groups = config.order, len(config.index)
     window = min(order.window, groups)
-    window_tokens = order.total * window // groups
+    window_tokens = order.total_tokens * window // groups
     rows = window_tokens / order.lanes / options.seq_len
     draws = min(order.lanes, window)
     before = None
-    if config.index.documents is not None:
+    if order.row_tokens:
+        before = 0.0
+    elif config.index.documents is not None:
         rows_of_document = order.total / max(1, config.index.documents) / options.seq_len
         before = min(1.0, rows_of_document / max(1.0, rows))
         if not order.shuffle:  # what a row begins with goes on from the row before

@@ -35,12 +35,14 @@ _GROUPS = 64  # row groups whose plan takes as long as a window's own
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """A stretch of one source: of some lanes the tokens from where they stand to where they stop.
+    """A stretch of one source: of some lanes the tokens from where they stand to where they stop; the rows, of a source
+    that is packed by rows.
 
     Attributes:
         order: of the source.
         first: the lanes begin with this one.
-        starts, stops: positions in the source, shape ``(lanes,)``. A stop of 0 is of a lane that needs nothing.
+        starts, stops: positions in the source, shape ``(lanes,)``, in its order's elements. A stop of 0 is of a lane
+            that needs nothing.
         epochs: windows of these epochs and later ones are never read; None for no end.
     """
 
@@ -103,8 +105,9 @@ def stretches(
     overlap, ahead = run.options.overlap, end.position > begin.position
     if isinstance(run, SetRun):
         order, epochs = run.order, run.options.epochs
-        starts = np.full(last - first, begin.position, np.int64)
-        stops = np.full(last - first, end.position + overlap if ahead else 0, np.int64)
+        starts = np.full(last - first, begin.position, np.int64) // order.unit
+        stop = order.stops(end.position, 0, seq_len=run.options.seq_len, overlap=overlap) if ahead else 0
+        stops = np.full(last - first, stop, np.int64)
         if epochs is not None:
             stops = np.minimum(stops, (epochs * order.total + np.arange(first, last)) // order.lanes)
         return {ONLY: Stretch(order, first, starts, stops, epochs)}
@@ -114,10 +117,12 @@ def stretches(
         begin = begin.entered(run.plan)
     found = {}
     for name, each in run.sets.items():
+        order = each.config.order
         starts = _sheet_positions(begin, run.plan, name, first, last, made=False)
         ends = _sheet_positions(end, run.plan, name, first, last, made=True)
-        stops = np.where(ahead & (ends > starts), ends + overlap, 0)
-        found[name] = Stretch(each.config.order, first, starts, stops)
+        reach = order.stops(ends, 0, seq_len=end.seq_len, overlap=overlap)
+        stops = np.where(ahead & (ends > starts), reach, 0)
+        found[name] = Stretch(order, first, starts // order.unit, stops)
     return found
 
 
@@ -194,7 +199,8 @@ def reads_of_ranks(
         exact = exact and share == 1
         counted = np.zeros((ranks, 4), np.int64)
         for window in windows:
-            once += int(config.index.length[window.groups[np.diff(window.offsets) > 0]].sum()) / share
+            groups = window.groups[np.diff(window.offsets) > 0]
+            once += sum(int(each.length[groups].sum()) for each in config.index.planes) / share
             for rank in range(ranks):
                 if needed[rank][name].needs(window):
                     mine = needed[rank][name]
@@ -235,5 +241,5 @@ def _some_windows(
 def _reads_of(config: EngineConfig, window: Window, spare_bytes: int) -> tuple[int, int, int, int]:
     plan = plan_window(config, window, spare_bytes)
     reads = [read for task in plan.tasks for read in task.reads]
-    tokens = int(plan.starts[-1] - plan.starts[0])
+    tokens = int(plan.starts[-1] - plan.starts[0]) * config.order.unit
     return sum(read.length for read in reads), len(reads), len(plan.costs), tokens

@@ -9,34 +9,33 @@ A row is counted from the file's beginning, so that a neighbouring file may be c
 
 from __future__ import annotations
 
-import io
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..batch import Piece
 from ..blocks import TokenArray
 from ..checkpoint import ONLY
 from ..engine.config import EngineConfig
-from ..errors import ConfigError, DataError, StorageError
+from ..errors import ConfigError, DataError
 from ..index.index import DatasetIndex
 from ..runs import MixtureRun, SetRun
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
+from .rows import Rows, open_rows
 
 if TYPE_CHECKING:
     from ..pretokenize.tokenizers.base import Tokenizer
 
-__all__ = ["Description", "Place", "columns_of", "describe_pieces", "open_parquet", "tokens_of"]
+__all__ = ["Description", "Place", "columns_of", "describe_pieces", "tokens_of"]
 
 Place = tuple[str, int, int]  # file, row group in it, document in that
 
@@ -231,21 +230,21 @@ def _columns_there(
     def read(number: int) -> None:
         rows = int(index.rows[index.groups_of(number)].sum())
         here = wanted[number]
-        with open_parquet(storage, files[number]) as parquet:
-            if parquet.metadata.num_rows != rows:
+        with open_rows(storage, files[number], index if columns_from is None else None) as table:
+            if sum(table.counts) != rows:
                 raise DataError(
-                    f"it has {parquet.metadata.num_rows:,} rows, and the file of tokens {rows:,}: its rows are not "
+                    f"it has {sum(table.counts):,} rows, and the file of tokens {rows:,}: its rows are not "
                     "the same documents. Give the files that the tokens were made of, row by row",
                     path=files[number].path,
                 )
             paths = {}
             for column in columns:
                 try:
-                    paths[column] = _path_of(parquet.schema_arrow, column, files[number].path)
+                    paths[column] = _path_of(table.schema, column, files[number].path)
                 except ConfigError as error:
                     lacking.setdefault(column, error)
             there.update(paths)
-            values = _read_rows(parquet, [row for _, row in here], paths) if paths else [{} for _ in here]
+            values = _read_rows(table, [row for _, row in here], paths) if paths else [{} for _ in here]
         for (at, _), value in zip(here, values, strict=True):
             found[at].update(value)
 
@@ -288,18 +287,16 @@ def _files_beside(storage: Storage, files: Mapping[int, FileInfo]) -> dict[int, 
     return {number: there[file.path] for number, file in files.items()}
 
 
-def _read_rows(
-    parquet: pq.ParquetFile, rows: Sequence[int], paths: Mapping[str, Sequence[str]]
-) -> list[dict[str, Any]]:
-    ends = np.cumsum([parquet.metadata.row_group(at).num_rows for at in range(parquet.num_row_groups)])
+def _read_rows(table: Rows, rows: Sequence[int], paths: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    ends = np.cumsum(table.counts)
     groups = np.searchsorted(ends, rows, side="right")
     found: list[dict[str, Any]] = [{} for _ in rows]
     for group in sorted(set(groups.tolist())):
         here = np.flatnonzero(groups == group).tolist()
         begin = int(ends[group - 1]) if group else 0
-        table = parquet.read_row_group(group, columns=[".".join(path) for path in paths.values()], use_threads=False)
+        read = table.read(group, list(paths.values()))
         for column, path in paths.items():
-            values = table.column(table.schema.get_field_index(path[0]))
+            values = read.column(read.schema.get_field_index(path[0]))
             for at in here:
                 found[at][column] = _plain_of(_inside(values[rows[at] - begin], path[1:]))
     return found
@@ -366,52 +363,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return str(value)
-
-
-@contextmanager
-def open_parquet(storage: Storage, file: FileInfo) -> Iterator[pq.ParquetFile]:
-    """A file of a storage, to be read a column chunk at a time; pages that have checksums are checked.
-
-    Raises:
-        DataError: it is no Parquet, or what is read of it is damaged.
-        StorageError: it cannot be read.
-    """
-    try:
-        # Without buffering ahead, pyarrow asks for the footer and for each chunk, and for nothing else.
-        yield pq.ParquetFile(_StoredFile(storage, file), pre_buffer=False, page_checksum_verification=True)
-    except StorageError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"cannot be read: {error}", path=file.path) from error
-
-
-class _StoredFile(io.RawIOBase):
-    """A file of a storage, as pyarrow wants files: each read is one of the storage's."""
-
-    def __init__(self, storage: Storage, file: FileInfo) -> None:
-        self._storage, self._file, self._at = storage, file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._file.size - self._at)
-        size = left if size is None or size < 0 else min(size, left)
-        data = self._storage.read(self._file, self._at, size) if size else b""
-        self._at += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)

@@ -266,5 +266,8 @@ def _epochs(order: Order, begin: int, end: int, overlap: int) -> range:
     """The epochs that the positions ``[begin, end)`` of the lanes are of, and those of the tokens that follow them."""
     if begin >= end:
         return range(0)
+    begin, end = begin // order.unit, -(-end // order.unit)
+    if order.row_tokens:
+        overlap = 0  # which is the row's own
     # Lane i's token p comes in the window where C + i reaches (p + 1) B.
     return range(begin * order.lanes // order.total, ((end + overlap) * order.lanes - 1) // order.total + 1)

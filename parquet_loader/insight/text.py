@@ -15,7 +15,7 @@ from ..pretokenize.tokenizers.huggingface import load_tokenizer
 from ..pretokenize.write.manifest import Encoding
 from ..pretokenize.write.writer import METADATA_KEY
 from ..storage.base import Storage
-from .records import open_parquet
+from .rows import open_parquet
 
 __all__ = ["encoding_of", "open_tokenizer", "open_tokenizer_of"]
 
@@ -27,7 +27,7 @@ def encoding_of(storage: Storage, index: DatasetIndex) -> Encoding | None:
 
     One footer is read.
     """
-    if not index.files:
+    if not index.files or index.format != "parquet":  # pretokenize writes Parquet
         return None
     with open_parquet(storage, index.files[0]) as parquet:
         written = (parquet.metadata.metadata or {}).get(METADATA_KEY.encode())

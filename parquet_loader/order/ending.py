@@ -55,9 +55,12 @@ class Finish:
 
 def finish_of(order: Order, first: int, last: int, *, epochs: int, tail: str, seq_len: int, overlap: int) -> Finish:
     """The end of a run for the lanes ``[first, last)``; its `stop` is the same for all."""
-    total, lanes = epochs * order.total, order.lanes
+    total, lanes, unit = epochs * order.total, order.lanes, order.unit
+    if order.row_tokens:
+        seq_len, overlap = 1, 0  # of elements
     if tail == "pad":
         stop = (total + lanes - 1) // lanes  # the longest lane's end
     else:
         stop = max(0, total // lanes - seq_len - overlap + 1)
-    return Finish(epochs=epochs, stop=stop, ends=(total + np.arange(first, last, dtype=np.int64)) // lanes)
+    ends = (total + np.arange(first, last, dtype=np.int64)) // lanes
+    return Finish(epochs=epochs, stop=stop * unit, ends=ends * unit)

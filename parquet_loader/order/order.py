@@ -24,6 +24,9 @@ in the window. What lies before the first and after the last such block stays wh
 
 Randomness is the raw 64-bit output of NumPy's Philox, which NumPy keeps stable, unlike the methods of `Generator`; a
 permutation is the stable argsort of raw words (Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+
+Of a set that is packed by rows, the same is done with its rows in place of tokens: each is one *element* that no lane
+border cuts, and one step of a lane. Rows are permuted within slices, so steps need no permutation of their own.
 """
 
 from __future__ import annotations
@@ -32,12 +35,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from ..blocks import IntArray
 
 __all__ = ["Order", "StepBlocks", "Window", "lane_range", "permutation", "random_words", "slice_starts"]
+
+PositionsT = TypeVar("PositionsT", int, IntArray)
 
 # The last word of Philox's counter tells the uses of one (seed, epoch) apart.
 _ROW_GROUPS = 0
@@ -201,7 +207,10 @@ class Order:
         window: row groups of a window.
         seed: in [0, 2^64).
         shuffle: False leaves row groups and documents in storage order.
-        total: T, the tokens of one epoch.
+        row_tokens: of a set packed by rows, the tokens that a row advances a run by: all that is called a token in
+            here and in a `Window` is a row then. 0 where tokens are tokens.
+        unit: the tokens of an element: `row_tokens`, or 1. Positions of a run are in tokens, and multiples of it.
+        total: T, the elements of one epoch.
     """
 
     group_tokens: IntArray
@@ -209,19 +218,38 @@ class Order:
     window: int
     seed: int
     shuffle: bool
+    row_tokens: int = 0
+    unit: int = field(init=False)
     total: int = field(init=False)
 
     def __post_init__(self) -> None:
         # Once: it is asked for several times a batch, and the sum over a million row groups takes 0.3 ms.
         object.__setattr__(self, "total", int(self.group_tokens.sum()))
+        object.__setattr__(self, "unit", self.row_tokens or 1)
+
+    @property
+    def total_tokens(self) -> int:
+        """The tokens that one epoch advances a run by, over all lanes; padding of rows among them."""
+        return self.total * self.unit
+
+    @property
+    def element(self) -> str:
+        """What is dealt out, in words."""
+        return "row" if self.row_tokens else "token"
+
+    def stops(self, positions: PositionsT, rows: int, *, seq_len: int, overlap: int) -> PositionsT:
+        """The element that some rows from these positions on end before."""
+        if self.row_tokens:
+            return positions // self.unit + rows
+        return positions + (rows * seq_len + overlap)
 
     def epoch_of(self, position: int) -> int:
         """The epoch that a batch at this position (tokens consumed per lane) belongs to: its lane 0's first token's."""
-        return ((position + 1) * self.lanes - 1) // self.total
+        return ((position // self.unit + 1) * self.lanes - 1) // self.total
 
     def epoch_begin(self, epoch: int) -> int:
         """The position at which an epoch begins: lane 0's first token of it."""
-        return epoch * self.total // self.lanes
+        return epoch * self.total // self.lanes * self.unit
 
     def batches_of(self, epoch: int, seq_len: int, position: int) -> int:
         """Batches of an epoch in a run whose batches lie at ``position`` plus multiples of ``seq_len``."""
@@ -252,7 +280,9 @@ class Order:
         return stable_argsort(words, borders)
 
     def step_blocks(self, window: Window, length: int) -> StepBlocks:
-        """The permuted steps of a window, in rows of ``length`` tokens."""
+        """The permuted steps of a window, in rows of ``length`` tokens; of a set packed by rows, none."""
+        if self.row_tokens:
+            return StepBlocks(length=1, first=0, texts=np.empty(0, np.int64))
         # The lane that comes last into the window, and the first that leaves it.
         first = -(-((window.before + self.lanes - 1) // self.lanes) // length)
         last = ((window.before + window.tokens) // self.lanes - 1) // length
@@ -264,7 +294,7 @@ class Order:
         return StepBlocks(length=length, first=first, texts=texts)
 
     def windows(self, position: int, lane: int) -> Iterator[Window]:
-        """The run's windows without end, from the first that holds ``lane``'s token number ``position``."""
+        """The run's windows without end, from the first that holds ``lane``'s token (element) number ``position``."""
         # Lane i has received (C + i) // B tokens at C: its token p comes in the window where C + i reaches (p + 1) B.
         needed = (position + 1) * self.lanes - lane
         epoch, within = divmod(needed - 1, self.total)

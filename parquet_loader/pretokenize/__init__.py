@@ -25,7 +25,7 @@ from .sources.files import FileSource
 from .sources.find import find_files
 from .sources.registry import PRESETS, Preset, SourceOptions, open_source, register_source, source_names
 from .tokenizers.huggingface import TokenBatch, Tokenizer, TokenizerInfo, load_tokenizer
-from .write.manifest import Encoding, FileEntry, Manifest
+from .write.manifest import Encoding, FileEntry, Manifest, Packed, Packing
 from .write.verify import Verification, verify_set
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
     "FileEntry",
     "FileSource",
     "Manifest",
+    "Packed",
+    "Packing",
     "Preset",
     "PretokenizeOptions",
     "PretokenizeWarning",

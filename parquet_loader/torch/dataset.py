@@ -33,6 +33,7 @@ from ..batch import Batch
 from ..blocks import AnyArray
 from ..checkpoint import plain
 from ..documents import IGNORE_INDEX, mask_first_labels, mask_padding
+from ..engine.rows import BOUNDARIES
 from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
 from ..options import LoaderOptions, aligned_columns, boolean, check_type, signature_with
@@ -62,9 +63,9 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
     ``input_ids``    `dtype`, shape ``(rows, seq_len)``, contiguous
     ``labels``       the same shape and type. With ``overlap=1`` the next token of every input, for a loss that
                      compares position with position; with ``overlap=0`` a copy of ``input_ids``, for models that shift
-                     them themselves, as Hugging Face's do. -100 in the padding that ``epochs`` may end with. With
-                     ``labels="name"`` they are the values of that column, shifted alike; with ``loss_mask="name"`` the
-                     tokens, and -100 where that column is 0
+                     them themselves, as Hugging Face's do. -100 in padding: of ``packing="rows"``, and what ``epochs``
+                     may end with. With ``labels="name"`` they are the values of that column, shifted alike; with
+                     ``loss_mask="name"`` the tokens, and -100 where that column is 0
     ``tokens``       with ``tokens=True``, instead of both: `dtype`, shape ``(rows, seq_len + overlap)``, contiguous
     ``position_ids`` if among `boundaries`: `dtype`, shape ``(rows, seq_len)``, of the inputs: 0 where a document or a
                      row begins, and rising by one
@@ -221,7 +222,10 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         if isinstance(self._source, Mapping):
             parts = [part for part in self._source.values() if isinstance(part, Component)]
             names |= {name for part in parts for name in (*(part.aligned or ()), *(part.fill or ()))}
-        clash = sorted((names - set(own)) & made)
+        # Those that boundaries of packed rows come from give way to what is made of them.
+        clash = sorted((names - set(own) - set(BOUNDARIES)) & made) + sorted(
+            (names & set(BOUNDARIES) & made) if not self._packed() else ()
+        )
         if clash == ["labels"]:
             raise ConfigError(
                 "the aligned column 'labels' would come under the name of the labels that are made of the tokens: give "
@@ -232,6 +236,12 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
                 f"the aligned column {clash[0]!r} would come under a name that something else has; leave it out, or "
                 "write it by another name"
             )
+
+    def _packed(self) -> bool:
+        """Whether a source is packed by rows."""
+        parts = self._source.values() if isinstance(self._source, Mapping) else ()
+        ways = {part.packing for part in parts if isinstance(part, Component)}
+        return self._options.packing == "rows" or "rows" in ways
 
     def _item(self, batch: Batch, state: dict[str, Any]) -> dict[str, Any]:
         rows, overlap, seq_len = batch.tokens, self._options.overlap, self._options.seq_len
@@ -263,7 +273,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
                 item["cu_seqlens"] = torch.from_numpy(documents.cu_seqlens)
                 item["max_seqlen"] = documents.max_seqlen
         for name, values in batch.aligned.items():
-            if name not in (self._labels, self._loss_mask):
+            if name not in (self._labels, self._loss_mask) and name not in item:
                 item[name] = torch.from_numpy(_signed(values, name))
         if self._with_state:
             item["state"] = state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from parquet_loader.engine import cost, engine, plan, slices
 from parquet_loader.engine.config import EngineConfig
 from parquet_loader.engine.cost import required_bytes
 from parquet_loader.engine.plan import WindowPlan, plan_window
+from parquet_loader.engine.planes import Plane
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import PARQUET, decode
 from parquet_loader.order.order import Order
@@ -64,6 +66,7 @@ def config_of(
     eos_id: int | None = None,
     dtype: str = "int32",
     seed: int = 0,
+    aligned: tuple[str, ...] = (),
 ) -> EngineConfig:
     rank, world_size = ranks
     order = Order(
@@ -87,6 +90,10 @@ def config_of(
         threads=1,
         requests=1,
         budget_bytes=1,
+        aligned=tuple(
+            Plane(column=each, dtype=np.dtype(each), held_dtype=np.dtype(each), bound=None, eos=0, appends_eos=True)
+            for each in aligned
+        ),
     )
 
 
@@ -119,6 +126,10 @@ def test_required_bytes_suffice_for_every_window_of_any_set(data: st.DataObject)
     rows = data.draw(st.lists(sizes.map(lambda size: size // 3 + 1), min_size=count, max_size=count))
     chunk_bytes = data.draw(st.lists(sizes, min_size=count, max_size=count))
     index = index_of(rows, tokens, chunk_bytes, data.draw(st.sampled_from(["INT32", "INT64"])))
+    aligned = data.draw(st.lists(st.sampled_from(["int8", "float64"]), max_size=2))
+    physical = st.sampled_from(["INT32", "INT64"])
+    planes = [index_of(rows, tokens, data.draw(st.permutations(chunk_bytes)), data.draw(physical)) for _ in aligned]
+    index = replace(index, aligned=tuple(planes))
     lanes = data.draw(st.one_of(st.integers(1, 8), st.integers(1, 3000)))
     world_size = data.draw(st.integers(1, min(lanes, 9)))
     config = config_of(
@@ -129,6 +140,7 @@ def test_required_bytes_suffice_for_every_window_of_any_set(data: st.DataObject)
         eos_id=data.draw(st.sampled_from([None, 0])),
         dtype=data.draw(st.sampled_from(["int32", "uint16", "int64"])),
         seed=data.draw(st.integers(0, 99)),
+        aligned=tuple(aligned),
     )
     enough = required_bytes(config, config.order.window)
     windows = config.order.windows(data.draw(st.integers(0, 5 * config.order.total // lanes)), config.first)
@@ -197,7 +209,6 @@ def small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "_GAP_BYTES", 64)
     monkeypatch.setattr(cost, "_OBJECTS_BYTES", 8)
     monkeypatch.setattr(decode, "_OBJECTS_BYTES", 8)
-    monkeypatch.setattr(cost, "BAND_TOKENS", 64)
     monkeypatch.setattr(slices, "BAND_TOKENS", 64)
 
 

@@ -32,9 +32,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
         (plan, "_GAP_BYTES", 64),
         (cost, "_OBJECTS_BYTES", 8),
         (decode, "_OBJECTS_BYTES", 8),
-        (cost, "BAND_TOKENS", 64),
         (slices, "BAND_TOKENS", 64),
-        (cost, "MOST_BAND_TOKENS", 150),
         (slices, "MOST_BAND_TOKENS", 150),
     ):
         monkeypatch.setattr(module, name, value)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import ConfigError, DataError, ParquetLoader, build_index
-from parquet_loader.formats.arrow import ARROW, decode, messages
+from parquet_loader.formats.arrow import ARROW, decode, entries
 from parquet_loader.formats.base import ChunkSize
 from parquet_loader.storage.local import LocalStorage
 
@@ -130,6 +130,8 @@ def test_offsets_need_not_begin_at_nothing(tmp_path: Path) -> None:
     place = data.index(np.array([0, 2, 2, 5], np.int32).tobytes())  # pyarrow has cut it
     data[place : place + 16] = np.array([1, 3, 3, 5], np.int32).tobytes()
     assert documents_of_bytes(tmp_path, bytes(data)) == [[4, 5], [], [6, 7]]
+    data[place : place + 16] = np.array([3, 3, 3, 3], np.int32).tobytes()
+    assert documents_of_bytes(tmp_path, bytes(data)) == [[], [], []]
 
 
 def documents_of_bytes(folder: Path, data: bytes) -> list[list[int]]:
@@ -277,6 +279,14 @@ def test_what_is_not_read_says_so(tmp_path: Path) -> None:
     assert "two columns have this name" in refusal(tmp_path, doubled)
 
 
+@pytest.mark.parametrize(("size", "said"), [(2**31 - 1, "no column that is"), (10**9 - 1, "5 values for lists of")])
+def test_lists_of_a_size_that_cannot_be_are_refused(tmp_path: Path, size: int, said: str) -> None:
+    data = bytearray(ipc(table_of([[1, 2, 3, 4, 5]], pa.list_(pa.int32(), 5))))
+    place = data.index((5).to_bytes(4, "little"), 100)
+    data[place : place + 4] = size.to_bytes(4, "little")
+    assert said in refusal(tmp_path, bytes(data))
+
+
 def test_a_compression_that_is_unknown_is_named(tmp_path: Path) -> None:
     data = ipc(table_of([[1, 2]] * 1000), codec="zstd")
     begin = len(pa.ipc.read_message(data).serialize())
@@ -357,6 +367,18 @@ def test_parts_are_the_documents_whatever_is_left_out(
             assert part.tokens.tolist() == whole[part.begin : part.begin + len(part.tokens)]
 
 
+@pytest.mark.parametrize("kind", [*list_types(pa.int32()), pa.list_(pa.int32(), 2)])
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_rows_are_counted_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, codec: str | None
+) -> None:
+    monkeypatch.setattr(entries, "_ROWS", 8)
+    documents = [None if row % 7 == 3 else [row, row] for row in range(100)]
+    (tmp_path / "a.arrow").write_bytes(ipc(table_of(documents, kind), codec=codec))
+    index = build_index(tmp_path)
+    assert (index.tokens.tolist(), index.slots.tolist(), index.rows.tolist()) == ([172], [186], [100])
+
+
 def test_record_batches_together_are_the_same_as_one_by_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     documents = [rng.integers(0, 200, rng.integers(0, 9)).tolist() for _ in range(300)]
@@ -378,7 +400,7 @@ def test_values_that_are_wanted_as_they_are_stored_are_not_copied(tmp_path: Path
     assert np.shares_memory(part.tokens, np.frombuffer(raw, np.uint8))
 
 
-@pytest.mark.parametrize("tokens", [30_000, 3_000_000])
+@pytest.mark.parametrize("tokens", [30_000, 1_700_000])
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("kind", ["list", "gaps"])
 @pytest.mark.parametrize("eos_id", [None, 1])
@@ -403,6 +425,22 @@ def test_decoding_stays_within_its_cost(
         return sum(len(part.tokens) for part in ARROW.open(raw, chunk).parts(dtype=dtype, bound=50_001, eos_id=eos_id))
 
     assert held_by(work) <= cost
+
+
+@pytest.mark.parametrize("tokens", [300, 20_000])
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("eos_id", [None, 1])
+def test_record_batches_together_hold_no_more_than_one_by_one(
+    tmp_path: Path, tokens: int, codec: str | None, eos_id: int | None
+) -> None:
+    documents = np.arange(20 * tokens).reshape(-1, 50).tolist()
+    write_arrow(tmp_path / "a.arrow", documents, pa.list_(pa.int64()), codec=codec, rows=tokens // 50)
+    _, raws, chunks = chunks_of(tmp_path)
+    assert len(chunks) == 20
+    dtype, eos = np.dtype(np.int32), eos_id is not None
+    cost = sum(ARROW.decode_cost(ChunkSize.of_chunk(each), codec=each.codec, dtype=dtype, eos=eos) for each in chunks)
+    options: dict[str, Any] = {"dtype": dtype, "bound": 20 * tokens, "eos_id": eos_id}
+    assert held_by(lambda: ARROW.decode_together(raws, chunks, **options)) <= cost
 
 
 def test_an_unpacked_length_that_is_not_its_tokens_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
@@ -509,6 +547,12 @@ def test_a_damaged_state_of_a_saved_set_is_one_error(tmp_path: Path, text: str) 
         build_index(folder)
 
 
+def test_a_state_of_something_else_tells_nothing(tmp_path: Path) -> None:
+    write_arrow(tmp_path / "a.arrow", [[1], [2]])
+    (tmp_path / "state.json").write_text('{"step": 5}')
+    assert documents_in(tmp_path) == [[1], [2]]
+
+
 def test_a_dict_of_splits_names_their_folders(tmp_path: Path) -> None:
     saved(tmp_path / "all" / "train", ["data-0.arrow"])
     (tmp_path / "all" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
@@ -530,7 +574,3 @@ def test_an_index_of_arrow_files_is_saved_and_numbers_that_cannot_be_are_refused
             type(index).from_bytes(dataclasses.replace(index, places=places).to_bytes())
     with pytest.raises(ConfigError, match="of another format"):
         type(index).from_bytes(dataclasses.replace(index, places=index.places[:5]).to_bytes())
-
-
-def test_files_are_read_ahead_of_no_further_than_their_end(tmp_path: Path) -> None:
-    assert messages._far_or_near(100) > messages._far_or_near(1 << 30)

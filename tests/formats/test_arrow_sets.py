@@ -15,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from arrow_files import Documents, documents_in, ipc, write_arrow
+from aligned_sets import TYPES, check_values, lists, value_of, write_aligned
+from arrow_files import FORMS, Documents, documents_in, ipc, write_arrow
 from s3_server import S3Server, options_for, s3_server
 
-from parquet_loader import FileChangedError, ParquetLoader, StorageError, build_index, merge_checkpoints
+from parquet_loader import DataError, FileChangedError, ParquetLoader, StorageError, build_index, merge_checkpoints
+from parquet_loader.formats.arrow import decode
 
 SETS = int(os.environ.get("ARROW_SETS", "12"))
 LISTS = [pa.list_, pa.large_list, pa.list_view, pa.large_list_view]
@@ -57,7 +59,7 @@ def write_sets(folder: Path, rng: np.random.Generator) -> dict[str, Path]:
     return {name: folder / name for name in ("parquet", "file", "stream")}
 
 
-def batches_of(source: Path | str, count: int, **options: Any) -> list[np.ndarray]:
+def batches_of(source: Any, count: int, **options: Any) -> list[np.ndarray]:
     with ParquetLoader(source, **options) as loader:
         return [batch.tokens.copy() for batch in islice(loader, count)]
 
@@ -87,6 +89,36 @@ def test_the_same_documents_in_the_same_groups_give_the_same_batches(tmp_path: P
             assert np.array_equal(np.concatenate([batches[number] for batches in ranks]), rows)
 
 
+def test_a_mixture_takes_arrow_files_beside_parquet(tmp_path: Path) -> None:
+    one, other = (write_sets(tmp_path / name, np.random.default_rng(seed)) for name, seed in (("one", 5), ("two", 6)))
+    options: dict[str, Any] = {"lanes": 4, "seq_len": 8, "window": 2, "eos_id": 121, "vocab_size": 122}
+    options |= {"weights": {"one": 0.7, "two": 0.3}}
+    expected = batches_of({"one": one["parquet"], "two": other["parquet"]}, 20, **options)
+    found = batches_of({"one": one["parquet"], "two": other["stream"]}, 20, **options)
+    assert all(np.array_equal(rows, batch) for rows, batch in zip(expected, found, strict=True))
+
+
+def test_packed_rows_come_whole_from_arrow_files_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    rows = [rng.integers(0, 100, rng.integers(1, 17)).tolist() for _ in range(120)]
+    table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32()))})
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(table, tmp_path / "parquet" / "a.parquet", row_group_size=13)
+    write_arrow(tmp_path / "arrow" / "a.arrow", rows, pa.large_list(pa.uint16()), rows=13)
+    options: dict[str, Any] = {"lanes": 4, "seq_len": 16, "packing": "rows", "pad_id": 0, "window": 3, "epochs": 1}
+    expected, found = (batches_of(tmp_path / name, 99, **options) for name in ("parquet", "arrow"))
+    assert len(expected) == 30
+    assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_other_processes_decode_the_same(tmp_path: Path) -> None:
+    sets = write_sets(tmp_path, np.random.default_rng(78))
+    options: dict[str, Any] = {"lanes": 4, "seq_len": 8, "window": 2, "eos_id": 121, "vocab_size": 122}
+    expected = batches_of(sets["parquet"], 10, **options)
+    found = batches_of(sets["file"], 10, **options, processes=1)
+    assert all(np.array_equal(rows, batch) for rows, batch in zip(expected, found, strict=True))
+
+
 def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
     sets = write_sets(tmp_path, np.random.default_rng(77))
     options: dict[str, Any] = {"lanes": 4, "seq_len": 8, "window": 2, "eos_id": 121, "vocab_size": 122}
@@ -100,6 +132,63 @@ def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
         loader.resume(merge_checkpoints(parts))
         rest = [batch.tokens.copy() for batch in islice(loader, 6)]
     assert all(np.array_equal(rows, batch) for rows, batch in zip(expected[4:], rest, strict=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list_view])
+def test_aligned_columns_of_every_type_go_with_the_tokens(
+    tmp_path: Path, form: str, codec: str | None, kind: Callable[[pa.DataType], pa.DataType]
+) -> None:
+    columns = {name: name for name in TYPES}
+    lengths = np.random.default_rng(2).integers(0, 30, 200).tolist()
+    write_aligned(tmp_path / "parquet", [[lengths[:90], lengths[90:]], [[5, 0, 8]]], columns)
+    for file in (tmp_path / "parquet").iterdir():
+        source = pq.ParquetFile(file)
+        batches = []
+        for group in range(source.num_row_groups):
+            table = source.read_row_group(group).combine_chunks()
+            arrays = [pa.array(column.to_pylist(), kind(column.type.value_type)) for column in table.columns]
+            batches.append(pa.record_batch(arrays, table.column_names))
+        (tmp_path / "arrow").mkdir(exist_ok=True)
+        (tmp_path / "arrow" / f"{file.stem}.arrow").write_bytes(ipc(batches, form=form, codec=codec))
+    eos = {name: name == "bool" or 7 for name in columns}
+    options: dict[str, Any] = {"seq_len": 16, "lanes": 4, "column": "input_ids", "window": 2, "epochs": 1}
+    options |= {"eos_id": 1_000_000, "aligned": eos, "overlap": 1}
+    with (
+        ParquetLoader(tmp_path / "arrow", **options) as loader,
+        ParquetLoader(tmp_path / "parquet", **options) as other,
+    ):
+        for batch, expected in zip(loader, other, strict=True):
+            assert np.array_equal(batch.tokens, expected.tokens)
+            check_values(batch, columns, {1_000_000: eos})
+
+
+def test_aligned_columns_of_several_parts_are_cut_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "PART_TOKENS", 64)
+    rng = np.random.default_rng(0)
+    ends = np.append(0, np.cumsum(rng.integers(0, 30, 100)))
+    tokens = np.arange(ends[-1])
+    columns = {name: name for name in ("bool", "float32", "int8")}
+    values = {name: lists(ends, pa.array(value_of(tokens, name), TYPES[name])) for name in columns}
+    table = pa.table({"input_ids": lists(ends, pa.array(tokens, pa.int32())), **values})
+    for codec in (None, "lz4", "zstd"):
+        (tmp_path / "a.arrow").write_bytes(ipc(table, codec=codec))
+        options: dict[str, Any] = {"seq_len": 16, "lanes": 2, "column": "input_ids", "epochs": 1, "tail": "pad"}
+        with ParquetLoader(tmp_path, aligned=list(columns), **options) as loader:
+            for batch in loader:
+                check_values(batch, columns)
+
+
+def test_an_aligned_column_of_other_lengths_is_named_by_its_row(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [[1, 2], [3], [4, 5]], "mask": pa.array([[1, 1], [0, 0], [1]], pa.list_(pa.int8()))})
+    (tmp_path / "a.arrow").write_bytes(ipc(table))
+    options: dict[str, Any] = {"seq_len": 2, "lanes": 1, "column": "input_ids", "aligned": ["mask"], "epochs": 1}
+    with (
+        pytest.raises(DataError, match=r"a\.arrow, row group 0, column 'mask': row 1"),
+        ParquetLoader(tmp_path, **options) as loader,
+    ):
+        list(loader)
 
 
 # ── other writers ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from raw_sets import flat, random_files, write_llm_c, write_megatron, write_shards
 
-from parquet_loader import ConfigError, DatasetIndex, FileChangedError, ParquetLoader, build_index, merge_checkpoints
+from parquet_loader import (
+    Component,
+    ConfigError,
+    DatasetIndex,
+    FileChangedError,
+    ParquetLoader,
+    build_index,
+    merge_checkpoints,
+)
 from parquet_loader.formats.raw import entries
 from parquet_loader.storage import open_storage
 
@@ -71,6 +79,18 @@ def test_shards_are_read_in_the_order_of_their_meta_json(tmp_path: Path, files: 
     ended = [[*document, EOS] for documents in files[::-1] for document in documents]
     assert documents_in(index, folder, EOS) == ended
     assert DatasetIndex.from_bytes(index.to_bytes()).files == index.files
+
+
+def test_a_meta_json_tells_of_files_in_folders_below_it_and_several_of_their_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_shards(tmp_path / "set" / name, [[[1, 2]], [[3] * 9]], eos_id=EOS)
+    assert len(build_index(tmp_path / "set")) == 4
+    for name in ("a", "b"):
+        (tmp_path / "set" / name / "meta.json").unlink()
+    meta = [{"file": f"{name}/chunk_000001.bin", "dtype": "uint16"} for name in ("b", "a")]
+    (tmp_path / "set" / "meta.json").write_text(json.dumps(meta))
+    paths = [file.path for file in build_index(tmp_path / "set").files]
+    assert paths == ["b/chunk_000001.bin", "a/chunk_000001.bin", "meta.json"]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])
@@ -236,6 +256,25 @@ def _endless(loader: ParquetLoader) -> Any:
 def _place(piece: Any) -> tuple[Any, ...]:
     stem = Path(piece.file).stem
     return (piece.row, piece.column, piece.tokens, stem, piece.row_group, piece.document, piece.start)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_sources_of_a_mixture_may_be_of_any_format(tmp_path: Path, processes: int) -> None:
+    sources = {name: random_files(np.random.default_rng(seed)) for seed, name in enumerate(("a", "b", "c"))}
+    parquet = {name: write_parquet(tmp_path / "parquet" / name, files) for name, files in sources.items()}
+    mixed = {
+        "a": parquet["a"],
+        "b": write_shards(tmp_path / "b", sources["b"], eos_id=EOS),
+        "c": Component(tmp_path / "c", eos_id=EOS),
+    }
+    (tmp_path / "c").mkdir()
+    for number, documents in enumerate(sources["c"]):
+        write_megatron(tmp_path / "c" / f"chunk_{number:06d}", [[each[:3], each[3:]] for each in documents])
+    options = {**OPTIONS, "weights": {"a": 1, "b": 2, "c": 1}, "eos_id": EOS, "processes": processes}
+    with ParquetLoader(parquet, **options) as one, ParquetLoader(mixed, **options) as other:
+        for before, after in itertools.islice(zip(one, other, strict=False), 80):
+            assert np.array_equal(before.tokens, after.tokens)
+            assert np.array_equal(before.sources, after.sources)
 
 
 @pytest.mark.parametrize("processes", [0, 1])

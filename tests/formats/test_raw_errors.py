@@ -8,6 +8,7 @@ import resource
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ import numpy as np
 import pytest
 from raw_sets import write_llm_c, write_megatron, write_shards
 
-from parquet_loader import ConfigError, DataError, ParquetLoader, ParquetLoaderError, PathNotFoundError, build_index
+from parquet_loader import (
+    ConfigError,
+    DataError,
+    DatasetIndex,
+    FileChangedError,
+    ParquetLoader,
+    ParquetLoaderError,
+    PathNotFoundError,
+    build_index,
+)
+from parquet_loader.formats.base import ENTRY_ARRAYS
 
 EOS = 0
 VOCAB_SIZE = 300
@@ -115,6 +126,12 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
     (shards, lambda to: (to / "meta.json").write_text('{"a":' * 100_000), DataError, r"meta\.json: cannot be read"),
     (shards, lambda to: (to / "meta.json").write_text("[" + "9" * 10_000 + "]"), DataError, r"meta\.json: "),
     (shards, lambda to: (to / "meta.json").write_text("[]"), DataError, 'should have an entry with its "file"'),
+    (
+        shards,
+        lambda to: write_llm_c(to / "chunk_000000.bin", [1], wide=True),
+        ConfigError,
+        "ids of uint32, and not of u",
+    ),
     # without meta.json
     (shards, lambda to: (to / "meta.json").unlink(), ConfigError, r"chunk_000000\.bin does not say .* give raw_dtype="),
     # headers
@@ -354,3 +371,48 @@ def test_bit_rot_under_a_known_index_is_an_error_or_ids_of_the_vocabulary(
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert read > 20
     assert refused > 20
+
+
+@pytest.mark.parametrize("make", [shards, megatron])
+def test_an_index_from_outside_is_refused_or_leads_nowhere(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = tmp_path / "set"
+    make(folder)
+    index = build_index(folder)
+    for place in range(len(index.numbers)):
+        for value in (-2, -1, 0, 1, 35, 1 << 20, 1 << 40, 1 << 62):
+            numbers = index.numbers.copy()
+            numbers[place, 0] = value
+            arrays = dict(zip(ENTRY_ARRAYS, numbers, strict=False))
+            made_up = replace(index, **arrays, places=numbers[len(ENTRY_ARRAYS) :])
+            try:
+                saved = DatasetIndex.from_bytes(made_up.to_bytes())
+                with ParquetLoader(folder, **OPTIONS, index=saved) as loader:
+                    assert all(int(batch.tokens.max()) < VOCAB_SIZE for batch in loader)
+            except ParquetLoaderError as error:
+                assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("make", [shards, megatron])
+def test_a_copy_is_read_by_the_index_of_the_original_and_another_set_is_not(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "set")
+    build_index(tmp_path / "set").save(tmp_path / "saved")
+    shutil.copytree(tmp_path / "set", tmp_path / "copy")
+    for path in (tmp_path / "copy").iterdir():
+        os.utime(path, (1, 1))
+    rows = []
+    for name in ("set", "copy"):
+        with ParquetLoader(tmp_path / name, **OPTIONS, index=tmp_path / "saved") as loader:
+            rows.append([batch.tokens.tolist() for batch in loader])
+    assert rows[0] == rows[1]
+    if make is megatron:  # as many documents and tokens, and another border between two
+        (tmp_path / "copy" / "0.idx").unlink()
+        write_megatron(tmp_path / "copy" / "0", [[[1], [2]], [[3], [299]]])
+    else:
+        set_meta(tmp_path / "copy", tokens=7)
+    with (
+        ParquetLoader(tmp_path / "copy", **OPTIONS, index=tmp_path / "saved") as loader,
+        pytest.raises(FileChangedError, match="it holds something else than the index has"),
+    ):
+        list(loader)

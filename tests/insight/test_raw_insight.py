@@ -93,9 +93,7 @@ def test_damage_is_found_where_it_is(folder: Path) -> None:
     assert faults
 
 
-def test_inspect_and_plan_do_not_guess_how_many_documents_there_are(
-    folder: Path, files: list[list[list[int]]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_and_plan_do_not_guess_how_many_documents_there_are(folder: Path, files: list[list[list[int]]]) -> None:
     is_stream = (folder / "meta.json").exists()
     found = inspect(folder, eos_id=EOS)
     assert found.documents == sum(map(len, files))  # all row groups were read
@@ -105,11 +103,21 @@ def test_inspect_and_plan_do_not_guess_how_many_documents_there_are(
     run = open_run(folder, LoaderOptions(**OPTIONS, eos_id=EOS))
     (source,) = plan(run, steps=3).sources
     assert (source.cuts is None) == is_stream
+    assert ("documents" in repr(run.set.config.index)) != is_stream
+
+
+def test_the_commands_do_not_guess_it_either(
+    folder: Path, files: list[list[list[int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_stream = (folder / "meta.json").exists()
     shared = ["--seq-len", "16", "--lanes", "4", "--eos-id", "0"]
     assert main(["inspect", str(folder), "--eos-id", "0"]) == 0
-    assert (f"about {found.documents:,}, where an id ends each" in capsys.readouterr().out) == is_stream
+    assert (f"about {sum(map(len, files)):,}, where an id ends each" in capsys.readouterr().out) == is_stream
     assert main(["plan", str(folder), *shared, "--steps", "3"]) == 0
+    assert ("in several rows  " in capsys.readouterr().out.split("seen a row before")[0]) != is_stream
     assert main(["check", str(folder), "--eos-id", "0"]) == 0
+    assert "leave eos_id" not in capsys.readouterr().out
+    assert main(["show", str(folder), *shared, "--step", "0"]) == 0
+    assert "the files do not say which tokenizer wrote them" in capsys.readouterr().err
     assert main(["index", str(folder), "--output", str(folder.parent / "saved")]) == 0
     assert ("documents," in capsys.readouterr().out.splitlines()[-1]) != is_stream
-    assert ("documents" in repr(run.set.config.index)) != is_stream

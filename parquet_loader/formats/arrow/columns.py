@@ -8,6 +8,7 @@ Nodes and buffers come depth first. Of a column ``meta: struct<a: string, ids: l
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ import pyarrow as pa
 from ..base import ColumnLayout, Leaf
 
 __all__ = ["Column", "columns_of", "layout_of", "list_size"]
+
+
+_MOST_LIST_SIZE = 10**9 - 1  # as much as `ColumnLayout.kind` may say
 
 
 class Node(NamedTuple):
@@ -53,6 +57,7 @@ class Column:
     is_encoded: bool
 
 
+@functools.lru_cache(maxsize=64)
 def list_size(kind: str) -> int:
     """How many values each list has, by a layout's kind; 0 where that differs.
 
@@ -63,16 +68,27 @@ def list_size(kind: str) -> int:
     return int(match[1]) if match else 0
 
 
+# Values of aligned columns that are no integers, by their Arrow types: NumPy's names, and those of integers as large.
+_NO_INTEGERS = {
+    "bool": ("bool", "uint8"),
+    "halffloat": ("float16", "int16"),
+    "float": ("float32", "int32"),
+    "double": ("float64", "int64"),
+}
+
+
 def layout_of(column: Column) -> ColumnLayout:
-    """How a file stores its tokens."""
-    values = str(column.leaf.type)  # NumPy's name, as it happens
+    """How a file stores its tokens, or the values of an aligned column."""
+    kind = str(column.leaf.type)  # of integers it is NumPy's name
+    values, physical_type = _NO_INTEGERS.get(kind, ("", kind))
     return ColumnLayout(
         column=column.leaf.name,
-        physical_type=values,
+        physical_type=physical_type,
         signed=column.leaf.signed,
         max_definition_level=1 + column.leaf.nullable_element,
         nullable_element=column.leaf.nullable_element,
         kind=column.kind,
+        values=values,
     )
 
 
@@ -110,13 +126,15 @@ class _Walk:
             if pa.types.is_dictionary(plain):
                 encoded, plain = True, plain.value_type
         integer = pa.types.is_integer(plain)
+        is_values = bool(form) and not encoded and (integer or str(plain) in _NO_INTEGERS)
         leaf = Leaf(
             number=own.number,
             name=name,
-            type=plain if integer and form and not encoded else kind,
-            is_tokens=integer and bool(form) and not encoded,
+            type=plain if is_values else kind,
+            is_tokens=is_values and integer,
             nullable_element=nullable,
             signed=not integer or pa.types.is_signed_integer(plain),
+            is_values=is_values,
         )
         is_encoded = integer and bool(form) and encoded
         yield Column(leaf=leaf, kind=form, parents=parents, own=own, is_encoded=is_encoded)
@@ -136,7 +154,7 @@ class _Walk:
             self._take(1, 1)  # the struct of keys and items
             self._skip(kind.key_type)
             self._skip(kind.item_type)
-        elif _form(kind):
+        elif _form(kind) or types.is_fixed_size_list(kind):
             self._skip(kind.value_type)
         elif types.is_run_end_encoded(kind):
             self._skip(kind.run_end_type)
@@ -178,4 +196,5 @@ def _form(kind: pa.DataType) -> str:
         return "list_view"
     if types.is_large_list_view(kind):
         return "large_list_view"
-    return f"fixed_size_list[{kind.list_size}]" if types.is_fixed_size_list(kind) else ""
+    is_sized = types.is_fixed_size_list(kind) and 0 <= kind.list_size <= _MOST_LIST_SIZE
+    return f"fixed_size_list[{kind.list_size}]" if is_sized else ""

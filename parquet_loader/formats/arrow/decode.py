@@ -15,12 +15,14 @@ thousand tokens at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, pooled
 from ...errors import DataError
-from ..base import ChunkSize, ColumnChunk, Numbers, chosen, larger, smaller
+from ..base import ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
 from ..parts import null_element, out_of_range, part_of
 from .buffers import STREAM_BYTES, Bytes, DamagedBufferError, Lying, opened, window_bytes
 from .documents import OFFSET_BYTES, DocumentReader, bits
@@ -34,6 +36,7 @@ __all__ = [
     "document_lengths",
     "most_decode_cost",
     "one_part_slots",
+    "values_bytes",
 ]
 
 # The buffers of a chunk: bitmaps of the list and of structs that it lies in, as far as they have nulls, and the list's.
@@ -43,11 +46,18 @@ BUFFERS = (*PRESENCE, "offsets", "sizes", "element_presence", "values")
 PLACES = ("elements", *(f"{name}_{what}" for name in BUFFERS for what in ("offset", "length")))
 
 PART_TOKENS = 1 << 20  # tokens of a part, but for the last one, which may have half as many more
-TOGETHER_SLOTS = 1 << 19  # record batches of no more slots are decoded together
+# Record batches of no more slots are decoded together. Where the stored type is wanted that is a copy, and still saves
+# more than it costs: bands that lie in several of them need not be put together.
+TOGETHER_SLOTS = 1 << 19
 _BLOCK_TOKENS = 1 << 16  # that are checked and narrowed at once: they stay in the processor's cache
 _GATHER_TOKENS = 1 << 14  # that are gathered at once
 _OBJECTS_BYTES = 1 << 12  # the Python and Arrow objects around the arrays of a record batch
 _USUAL_WINDOW = 8 << 20
+
+
+def values_bytes(layout: ColumnLayout, elements: int) -> int:
+    """The bytes that so many values of a column take; booleans are bits."""
+    return (elements + 7) // 8 if layout.values == "bool" else elements * layout.dtype.itemsize
 
 
 # ── what it holds ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,6 +118,30 @@ def _gather_cost(size: ChunkSize) -> Numbers:
 # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Wanted(NamedTuple):
+    """What tokens, or values of an aligned column, are wanted as; see `formats.base.OpenChunk.parts`."""
+
+    dtype: np.dtype[Any]
+    low: int
+    bound: int | None
+
+    def wrong(self, stored: TokenArray) -> int | None:
+        """The place of the first one that is not in ``[low, bound)``; None where all are."""
+        if self.bound is None or stored.dtype.kind not in "iu" or not len(stored):
+            return None
+        limits = np.iinfo(stored.dtype)
+        if self.low:
+            if self.low <= limits.min and limits.max < self.bound:
+                return None
+            if self.low <= int(stored.min()) and int(stored.max()) < self.bound:
+                return None
+            return int(((stored < self.low) | (stored >= self.bound)).argmax())
+        # A negative one, read as unsigned, is larger than all others.
+        unsigned = stored.view(f"u{stored.itemsize}")
+        least = min(self.bound, int(limits.max) + 1)  # that is refused
+        return int((unsigned >= least).argmax()) if int(unsigned.max()) >= least else None
+
+
 class OpenChunk:
     """A record batch's column, of which it is known where documents lie; see `formats.base.OpenChunk`.
 
@@ -126,6 +160,7 @@ class OpenChunk:
         self.chunk = chunk
         self.fallback = ""
         self._raw = memoryview(raw).cast("B")
+        self._dtype: np.dtype[Any] = chunk.layout.value_dtype
         self._begins: IntArray | None = None  # of documents among the values, where they are not one after another
         self._first = 0  # of the values that are documents', where they are
         self._place = dict(zip(PLACES, chunk.places, strict=True))
@@ -155,7 +190,7 @@ class OpenChunk:
         offsets = np.zeros(rows + 1, np.int64)
         if reader.in_one_piece:
             np.cumsum(lengths, out=offsets[1:])
-            self._first = int(begins[0])
+            self._first = int(begins[0]) if offsets[-1] else 0
             return offsets
         if lengths.sum(dtype=np.float64) > 2 * self.chunk.tokens + 1:
             raise DamagedBufferError("has more tokens in its lists than the index says")
@@ -180,7 +215,8 @@ class OpenChunk:
     @property
     def _is_unpacked_at_once(self) -> bool:
         """Whether values are, if they are compressed."""
-        return self.chunk.slots <= one_part_slots() or self._begins is not None or self._has_element_nulls
+        is_small = self.chunk.slots <= one_part_slots() or self._dtype.kind == "b"
+        return is_small or self._begins is not None or self._has_element_nulls
 
     @property
     def _has_element_nulls(self) -> bool:
@@ -201,7 +237,7 @@ class OpenChunk:
     def parts(
         self,
         *,
-        dtype: np.dtype[np.integer] | None = None,
+        dtype: np.dtype[Any] | None = None,
         bound: int | None = None,
         eos_id: int | float | None = None,
         first: int = 0,
@@ -209,23 +245,24 @@ class OpenChunk:
         low: int = 0,
     ) -> Iterator[TokenPart]:
         """See `formats.base.OpenChunk.parts`."""
-        assert (dtype is None) == (bound is None)
+        assert bound is None or dtype is not None
+        wanted = Wanted(self._dtype if dtype is None else dtype, low, bound)
         each = eos_id is not None
         tokens = int(self.offsets[-1])
         values = None
         for begin, end in _in_parts(tokens):
             complete = end == tokens
-            low = int(self.offsets.searchsorted(begin)) if begin else 0
-            high = self.chunk.rows if complete else int(self.offsets.searchsorted(end))
+            row = int(self.offsets.searchsorted(begin)) if begin else 0
+            stop = self.chunk.rows if complete else int(self.offsets.searchsorted(end))
             # The EOS of the document before is in the part where the next one begins.
-            at = begin + each * max(low - 1, 0)
-            length = end - begin + each * (high - max(low - 1, 0) - (not complete))
+            before = max(row - 1, 0)
+            at, length = begin + each * before, end - begin + each * (stop - before - (not complete))
             if length and (at + length <= first or (last is not None and at >= last)):
                 continue
             if values is None:
                 values = self._values()
-            offsets = np.concatenate(([begin] * (begin > 0), self.offsets[low:high], [end])) - begin
-            block = TokenBlock(self._tokens(values, begin, end, dtype, bound), offsets.astype(np.int64, copy=False))
+            offsets = np.concatenate(([begin] * (begin > 0), self.offsets[row:stop], [end])) - begin
+            block = TokenBlock(self._tokens(values, begin, end, wanted), offsets.astype(np.int64, copy=False))
             yield part_of(at, block, eos_id, goes_on=begin > 0, complete=complete)
             del block  # not to be held while the next one is decoded
 
@@ -237,9 +274,9 @@ class OpenChunk:
         """See `formats.base.OpenChunk.unverified`: Arrow has no checksums."""
         yield self._raw
 
-    def all_tokens(self, target: TokenArray, bound: int | None) -> None:
+    def all_tokens(self, target: TokenArray, wanted: Wanted) -> None:
         """All tokens, into an array of their number."""
-        self._move(self._values(), 0, len(target), target, bound)
+        self._move(self._values(), 0, len(target), target, wanted)
 
     def _values(self) -> _Values:
         """The values, and the bits that tell which are null.
@@ -258,43 +295,45 @@ class OpenChunk:
                 "that are in no document"
             )
         try:
-            values = self._buffer("values", elements * chunk.layout.dtype.itemsize, at_once=at_once)
+            values = self._buffer("values", values_bytes(chunk.layout, elements), at_once=at_once)
             nulls = self._buffer("element_presence", (elements + 7) // 8) if self._has_element_nulls else None
         except DamagedBufferError as problem:
             raise chunk.error(f"{problem}: the file is damaged") from problem
         return _Values(values, nulls)
 
-    def _tokens(
-        self, values: _Values, begin: int, end: int, dtype: np.dtype[np.integer] | None, bound: int | None
-    ) -> TokenArray:
+    def _tokens(self, values: _Values, begin: int, end: int, wanted: Wanted) -> TokenArray:
         """The tokens from ``begin`` to ``end``."""
-        stored = self.chunk.layout.dtype
-        if self._begins is None and dtype in (None, stored):  # where they lie
+        if self._begins is None and wanted.dtype == self._dtype:  # where they lie
             tokens = self._contiguous(values, begin, end)
-            if bound is not None:
-                self._check_ids(tokens, begin, bound)
+            self._check(tokens, begin, wanted)
         else:
-            tokens = pooled(end - begin, stored if dtype is None else dtype)
-            self._move(values, begin, end, tokens, bound)
+            tokens = pooled(end - begin, wanted.dtype)
+            self._move(values, begin, end, tokens, wanted)
         tokens.flags.writeable = False
         return tokens
 
-    def _move(self, values: _Values, begin: int, end: int, target: TokenArray, bound: int | None) -> None:
+    def _move(self, values: _Values, begin: int, end: int, target: TokenArray, wanted: Wanted) -> None:
         """The tokens from ``begin`` to ``end``, into an array of their number."""
         lying = self._contiguous(values, begin, end) if self._begins is None else None
         step = _GATHER_TOKENS if lying is None else _BLOCK_TOKENS
         for low in range(begin, end, step):
             high = min(low + step, end)
             stored = self._gathered(values, low, high) if lying is None else lying[low - begin : high - begin]
-            if bound is not None:
-                self._check_ids(stored, low, bound)
+            self._check(stored, low, wanted)
             np.copyto(target[low - begin : high - begin], stored, casting="unsafe")
 
+    def _stored_values(self, values: _Values, begin: int, end: int) -> TokenArray:
+        """Values from ``begin`` to ``end``, wherever documents are, as they are stored; booleans are made of bits."""
+        if self._dtype.kind == "b":
+            some = bits(self._take(values.stored, begin // 8, (end + 7) // 8), begin % 8, begin % 8 + end - begin)
+            return some.view(self._dtype)
+        size = self._dtype.itemsize
+        return np.frombuffer(self._take(values.stored, begin * size, end * size), self._dtype)
+
     def _contiguous(self, values: _Values, begin: int, end: int) -> TokenArray:
-        """Tokens whose documents lie one after another, as they are stored."""
+        """Tokens whose documents lie one after another."""
         low, high = self._first + begin, self._first + end
-        dtype = self.chunk.layout.dtype
-        stored = np.frombuffer(self._take(values.stored, low * dtype.itemsize, high * dtype.itemsize), dtype)
+        stored = self._stored_values(values, low, high)
         if values.presence is not None:
             for at in range(low, high, _BLOCK_TOKENS):
                 stop = min(at + _BLOCK_TOKENS, high)
@@ -304,7 +343,7 @@ class OpenChunk:
         return stored
 
     def _gathered(self, values: _Values, begin: int, end: int) -> TokenArray:
-        """Tokens whose documents lie anywhere, as they are stored."""
+        """Tokens whose documents lie anywhere."""
         assert self._begins is not None
         first = int(self.offsets.searchsorted(begin, side="right")) - 1
         last = int(self.offsets.searchsorted(end))
@@ -313,14 +352,15 @@ class OpenChunk:
         places = shift.repeat(np.diff(borders))
         places += np.arange(begin, end)
         elements = self._place["elements"]
-        dtype = self.chunk.layout.dtype
         if values.presence is not None:
-            bitmap = np.frombuffer(self._take(values.presence, 0, (elements + 7) // 8), np.uint8)
-            present = bitmap[places >> 3] >> (places & 7) & 1
+            present = _bits_at(self._take(values.presence, 0, (elements + 7) // 8), places)
             if not present.all():
                 self._refuse_null(begin + int(present.argmin()))
-        stored: TokenArray = np.frombuffer(self._take(values.stored, 0, elements * dtype.itemsize), dtype)[places]
-        return stored
+        if self._dtype.kind == "b":
+            some = _bits_at(self._take(values.stored, 0, (elements + 7) // 8), places)
+            return some.view(self._dtype)
+        found: TokenArray = self._stored_values(values, 0, elements)[places]
+        return found
 
     def _take(self, source: Bytes, begin: int, end: int) -> memoryview:
         try:
@@ -335,13 +375,23 @@ class OpenChunk:
         row = self._row_of(token)
         raise null_element(self.chunk, row, token - int(self.offsets[row]))
 
-    def _check_ids(self, stored: TokenArray, begin: int, bound: int) -> None:
-        """Refuse ids outside ``[0, bound)``; a negative one, read as unsigned, is larger than all others."""
-        unsigned = stored.view(f"u{stored.itemsize}")
-        least = min(bound, int(np.iinfo(stored.dtype).max) + 1)  # that is refused
-        if len(stored) and int(unsigned.max()) >= least:
-            at = int((unsigned >= least).argmax())
-            raise out_of_range(self.chunk, self._row_of(begin + at), int(stored[at]), bound)
+    def _check(self, stored: TokenArray, begin: int, wanted: Wanted) -> None:
+        """Refuse tokens that are not as wanted, the first of which is the ``begin``-th of all."""
+        wrong = wanted.wrong(stored)
+        if wrong is None:
+            return
+        row, value = self._row_of(begin + wrong), int(stored[wrong])
+        assert wanted.bound is not None
+        if wanted.low:
+            raise self.chunk.error(f"row {row} has the value {value}, outside [{wanted.low}, {wanted.bound})")
+        raise out_of_range(self.chunk, row, value, wanted.bound)
+
+
+def _bits_at(data: memoryview, places: IntArray) -> npt.NDArray[np.bool_]:
+    """Bits of a bitmap, anywhere in it."""
+    bitmap = np.frombuffer(data, np.uint8)
+    found: npt.NDArray[np.uint8] = bitmap[places >> 3] >> (places & 7).astype(np.uint8) & 1
+    return found.view(np.bool_)
 
 
 class _Values:
@@ -372,7 +422,7 @@ def decode_together(
     raws: Sequence[bytes | memoryview],
     chunks: Sequence[ColumnChunk],
     *,
-    dtype: np.dtype[np.integer],
+    dtype: np.dtype[Any],
     bound: int | None,
     eos_id: int | float | None,
     besides: Sequence[Sequence[bytes | memoryview]] = (),
@@ -381,13 +431,14 @@ def decode_together(
     """See `Format.decode_together`."""
     if any(chunk.slots > TOGETHER_SLOTS for chunk in chunks):
         return None
+    wanted = Wanted(dtype, low, bound)
     try:
         tokens = pooled(sum(chunk.tokens for chunk in chunks), dtype)
         offsets: list[IntArray] = [np.zeros(1, np.int64)]
         at = 0
         for raw, chunk in zip(raws, chunks, strict=True):
             opened_chunk = OpenChunk(raw, chunk)
-            opened_chunk.all_tokens(tokens[at : at + chunk.tokens], bound)
+            opened_chunk.all_tokens(tokens[at : at + chunk.tokens], wanted)
             offsets.append(opened_chunk.offsets[1:] + at)
             at += chunk.tokens
     except DataError:  # opened one by one, the one that is wrong says so in its turn

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from ...storage.base import FileInfo, Storage
 from ..base import CODEC_NAMES, ENTRY_ARRAYS, MAX_SLOTS, ColumnLayout, Counting, FileEntry, impossible_numbers
 from .buffers import Bytes, DamagedBufferError, opened
 from .columns import Column, Node, columns_of, layout_of
-from .decode import BUFFERS, PLACES, PRESENCE
+from .decode import BUFFERS, PLACES, PRESENCE, values_bytes
 from .documents import OFFSET_BYTES, DocumentReader
 from .messages import ArrowFile, Framed, read_messages
 from .metadata import V4, Batch, MetadataError, Schema, read_batch
@@ -32,7 +32,9 @@ _EMPTY_LAYOUT = functools.partial(
 )
 
 
-def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: Counting | None) -> FileEntry:
+def read_entry(
+    storage: Storage, file: FileInfo, column: str | None, counting: Counting | None, aligned: Sequence[str] = ()
+) -> FileEntry:
     """See `EntryReader.read`."""
     arrow_file = ArrowFile(storage, file)
     schema, batches = read_messages(arrow_file)
@@ -42,7 +44,7 @@ def read_entry(storage: Storage, file: FileInfo, column: str | None, counting: C
         columns = _columns_of(schema)
     except (MetadataError, UnicodeDecodeError) as problem:
         raise arrow_file.error(str(problem)) from problem
-    return _Entry(arrow_file, columns, column, counting).read(batches)
+    return _Entry(arrow_file, columns, column, counting, aligned).read(batches)
 
 
 @functools.lru_cache(maxsize=8)  # the files of a set mostly have the same
@@ -57,42 +59,52 @@ class _Entry:
         file: the file.
         columns: of its schema.
         column: the name of the one that is meant; None for all that may be.
-        counting: see `EntryReader.read`.
+        counting, aligned: see `EntryReader.read`.
     """
 
     def __init__(
-        self, file: ArrowFile, columns: tuple[Column, ...], column: str | None, counting: Counting | None
+        self,
+        file: ArrowFile,
+        columns: tuple[Column, ...],
+        column: str | None,
+        counting: Counting | None,
+        aligned: Sequence[str],
     ) -> None:
         self._file = file
         self._columns = columns
         self._counting = counting
+        self._aligned = set(aligned)
         self._has_unions = any("union<" in str(each.leaf.type) for each in columns)
-        named = [each for each in columns if column is None or each.leaf.name == column]
+        named = [each for each in columns if column in (None, each.leaf.name) or each.leaf.name in self._aligned]
         names = Counter(each.leaf.name for each in named)
-        self._tokens = [each for each in named if each.leaf.is_tokens]
-        for each in self._tokens:
+        self._lists = [
+            each for each in named if (each.leaf.is_values if each.leaf.name in self._aligned else each.leaf.is_tokens)
+        ]
+        for each in self._lists:
             if names[each.leaf.name] > 1:
                 raise file.error(
                     "two columns have this name; rename one, or say which other column holds the tokens",
                     column=each.leaf.name,
                 )
+        self._has_tokens = any(each.leaf.name not in self._aligned for each in self._lists)
         encoded = next((each for each in named if each.is_encoded), None)
-        if encoded is not None and not self._tokens:
+        if encoded is not None and not self._has_tokens:
             raise file.error(
                 "is encoded by a dictionary, which tokens are not read from; write it as a plain list of integers",
                 column=encoded.leaf.name,
             )
-        types = pa.types
-        others = [each for each in named if not each.leaf.is_tokens and names[each.leaf.name] == 1]
+        others = [each for each in named if each not in self._lists and names[each.leaf.name] == 1]
         # Columns that may hold no value; see `FileEntry.columns`.
-        self._others = [
-            each for each in others if types.is_null(each.leaf.type) or column is not None or not self._tokens
-        ]
+        self._others = [each for each in others if column is not None or not self._has_tokens or self._may_be(each)]
         self._without_rows = [each for each in others if each not in self._others]
+
+    def _may_be(self, column: Column) -> bool:
+        """Whether a column of another type is likely meant."""
+        return bool(pa.types.is_null(column.leaf.type)) or column.leaf.name in self._aligned
 
     def read(self, batches: Iterator[Framed]) -> FileEntry:
         """The entry of all record batches."""
-        found: dict[str, list[list[int]]] = {each.leaf.name: [] for each in (*self._tokens, *self._others)}
+        found: dict[str, list[list[int]]] = {each.leaf.name: [] for each in (*self._lists, *self._others)}
         for number, framed in enumerate(batches):
             if framed.message.version == V4 and self._has_unions:
                 raise self._file.error("has unions as an Arrow before 1.0 wrote them, which are not read", number)
@@ -104,17 +116,18 @@ class _Entry:
             if not batch.rows:
                 continue
             self._without_rows, self._others = [], empty
-            for each in self._tokens:
+            for each in self._lists:
                 found[each.leaf.name].append(self._numbers(number, framed, batch, each))
             for each in self._others:
                 found[each.leaf.name].append(_without_values(number, framed, batch))
         columns: dict[str, tuple[ColumnLayout, IntArray]] = {}
-        for each in self._tokens:
+        for each in self._lists:
             columns[each.leaf.name] = layout_of(each), self._array(found[each.leaf.name], each)
         for each in (*self._others, *self._without_rows):
             name = each.leaf.name
             columns[name] = _EMPTY_LAYOUT(column=name), self._array(found.get(name, []), each)
-        return FileEntry(columns, () if self._tokens else tuple(each.leaf for each in self._columns))
+        is_whole = self._has_tokens and columns.keys() >= self._aligned
+        return FileEntry(columns, () if is_whole else tuple(each.leaf for each in self._columns))
 
     def _array(self, numbers: list[list[int]], column: Column) -> IntArray:
         array = np.array(numbers, np.int64).reshape(len(numbers), len(ENTRY_ARRAYS) + len(PLACES)).T
@@ -203,7 +216,7 @@ class _Buffers:
         self.elements, _ = _node(batch, values)
         self.element_presence = self._bitmap(values, self.elements)
         self.values = self._buffer(values, 1)
-        self._itemsize = np.dtype(str(column.leaf.type)).itemsize
+        self._layout = layout_of(column)
 
     def needed(self, tokens: int, elements: int) -> dict[str, tuple[int, int]]:
         """What decoding needs: a name of `BUFFERS` to a place."""
@@ -212,11 +225,10 @@ class _Buffers:
         if tokens:
             offset, length = self.values
             if self.codec == "UNCOMPRESSED":
-                if length < elements * self._itemsize:
-                    raise MetadataError(
-                        f"has {length:,} bytes of values where {elements * self._itemsize:,} are needed"
-                    )
-                length = elements * self._itemsize
+                needed = values_bytes(self._layout, elements)
+                if length < needed:
+                    raise MetadataError(f"has {length:,} bytes of values where {needed:,} are needed")
+                length = needed
             found["values"] = offset, length
             found["element_presence"] = self.element_presence
         return found

@@ -41,6 +41,8 @@ class Reader:
         for path, file in beside.items():
             folder = path[: -len(_STATE)]
             named = _data_files(storage, file)
+            if named is None:
+                continue
             missing = sorted(named - {each.path[len(folder) :] for each in found if each.path.startswith(folder)})
             if missing and any(_folder(each.path) == folder for each in found):
                 raise DataError(
@@ -59,7 +61,7 @@ class Reader:
         self, file: FileInfo, column: str | None, counting: Counting | None, aligned: Sequence[str] = ()
     ) -> FileEntry:
         """See `formats.base.EntryReader.read`."""
-        return read_entry(self._storage, file, column, counting)
+        return read_entry(self._storage, file, column, counting, aligned)
 
 
 def _name(path: str) -> str:
@@ -82,9 +84,11 @@ def _read_json(storage: Storage, file: FileInfo) -> dict[str, Any]:
     return value
 
 
-def _data_files(storage: Storage, file: FileInfo) -> set[str]:
-    """The names of a saved set's files, relative to its folder."""
+def _data_files(storage: Storage, file: FileInfo) -> set[str] | None:
+    """The names of a saved set's files, relative to its folder; None where it is somebody else's file."""
     state = _read_json(storage, file)
+    if "_data_files" not in state:
+        return None
     if state.get("_indices_data_files"):
         raise DataError(
             "says that the set is a selection of its files' rows, which an old version of `datasets` kept apart: load "

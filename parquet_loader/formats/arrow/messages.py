@@ -37,7 +37,9 @@ __all__ = ["ArrowFile", "Framed", "read_messages"]
 _MAGIC, _OLD_MAGIC, _CONTINUED = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
 _AHEAD_BYTES = 64 << 10  # read with a message: its offsets may be among them
 _FAR_AHEAD_BYTES = 4 << 20  # the same where record batches are small
-_SMALL_BYTES = 1 << 20
+# From one message to the next, so that record batches count as small: a request over a network takes longer than its
+# megabyte, and one of a disk does not.
+_SMALL_BYTES, _SMALL_REMOTE_BYTES = 128 << 10, 1 << 20
 _TAIL_BYTES = 64 << 10
 _CUT = "its writing or copying was cut off"
 
@@ -51,6 +53,11 @@ class ArrowFile:
         self._start = 0
         self._data = memoryview(b"")
         self.size = file.size
+        self._small_bytes = _SMALL_REMOTE_BYTES if storage.is_remote else _SMALL_BYTES
+
+    def ahead_of(self, stride: int) -> int:
+        """How far to read ahead, where from one message to the next it is so far."""
+        return _FAR_AHEAD_BYTES if 0 <= stride <= self._small_bytes else _AHEAD_BYTES
 
     def ahead(self, start: int, length: int, ahead: int) -> memoryview:
         """Bytes, read with as many behind them as are likely needed next.
@@ -67,7 +74,7 @@ class ArrowFile:
 
     def part(self, start: int, length: int) -> memoryview:
         """Bytes of which the neighbours are not needed."""
-        if self._has(start, length):
+        if not length or self._has(start, length):
             return self._data[start - self._start :][:length]
         return memoryview(self._storage.read(self._file, start, length))
 
@@ -194,7 +201,7 @@ def _of_stream(file: ArrowFile, begin: int) -> Iterator[Framed]:
                 f"its message at byte {begin:,} is no record batch: it is damaged, or several streams were joined; "
                 "write them to files of their own"
             )
-        ahead = _far_or_near(framed.end - begin)
+        ahead = file.ahead_of(framed.end - begin)
         begin = framed.end
 
 
@@ -205,7 +212,7 @@ def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:
     for number, (begin, metadata, body) in enumerate(zip(*(each.tolist() for each in blocks), strict=True)):
         inside = 8 <= begin <= size and 8 <= metadata <= size and 0 <= body <= size - begin - metadata
         try:
-            framed = _framed_at(file, begin, _far_or_near(gaps[number])) if inside else None
+            framed = _framed_at(file, begin, file.ahead_of(gaps[number])) if inside else None
         except MetadataError as problem:
             raise file.error(f"its message at byte {begin:,} is damaged ({problem})", number) from problem
         if (
@@ -219,11 +226,6 @@ def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:
                 number,
             )
         yield framed
-
-
-def _far_or_near(stride: int) -> int:
-    """How far to read ahead, where from one message to the next it is so far."""
-    return _FAR_AHEAD_BYTES if 0 <= stride <= _SMALL_BYTES else _AHEAD_BYTES
 
 
 def _footer(file: ArrowFile) -> memoryview:

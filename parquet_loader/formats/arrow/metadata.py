@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ...blocks import IntArray
@@ -45,6 +46,8 @@ SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 V4 = 3
 _BUFFER_CODECS = ("LZ4", "ZSTD")  # by their numbers; "LZ4" is what Arrow calls LZ4_FRAME
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
+_PAIR = np.dtype("<i8,<i8")
+_INT64 = np.dtype("<i8")
 _INT, _LONG, _SHORT, _OFFSET = (struct.Struct("<" + code) for code in ("i", "q", "h", "I"))
 
 
@@ -91,9 +94,8 @@ class _Table:
         place = self._field(field)
         return _Table(self._data, place + self._number(_OFFSET, place)) if place else None
 
-    def vector(self, field: int, dtype: np.dtype[np.void] | str) -> np.ndarray:
+    def vector(self, field: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """A vector of numbers or structs; empty where it is not there."""
-        kind = np.dtype(dtype)
         place = self._field(field)
         if not place:
             return np.empty(0, kind)
@@ -234,13 +236,14 @@ def read_batch(message: Message) -> Batch:
         codec = _BUFFER_CODECS[number]
     batch = Batch(
         rows=header.integer(0, _LONG),
-        nodes=header.vector(1, "<i8,<i8").view("<i8").reshape(-1, 2),
-        buffers=header.vector(2, "<i8,<i8").view("<i8").reshape(-1, 2),
-        variadic=header.vector(4, "<i8"),
+        nodes=header.vector(1, _PAIR).view(_INT64).reshape(-1, 2),
+        buffers=header.vector(2, _PAIR).view(_INT64).reshape(-1, 2),
+        variadic=header.vector(4, _INT64),
         codec=codec,
     )
-    inside = (batch.buffers >= 0).all() and (batch.buffers[:, 0] <= message.body_bytes).all()
-    if not inside or (batch.buffers[:, 1] > message.body_bytes - batch.buffers[:, 0]).any():
+    # None is negative, which read as unsigned is larger than any body; so no sum of two that are not wraps around.
+    ends = batch.buffers.view(np.uint64)
+    if len(ends) and (ends.max() > message.body_bytes or ends.sum(axis=1).max() > message.body_bytes):
         raise MetadataError(f"a buffer does not lie in the body of {message.body_bytes:,} bytes")
     if batch.rows < 0 or (batch.nodes < 0).any() or (batch.nodes[:, 1] > batch.nodes[:, 0]).any():
         raise MetadataError("a column has an impossible number of rows or nulls")

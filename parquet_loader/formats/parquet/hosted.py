@@ -7,6 +7,9 @@ It knows every encoding, and follows thousands of runs in a page faster than Pyt
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -75,20 +78,45 @@ class HostedFile:
         Raises:
             DataError: they cannot be decoded, or are not as many as was said.
         """
+        with self._errors(chunk), aside(), self._file() as file:
+            column = file.read(use_threads=False).column(0)
+        self._check(len(column), chunk)
+        return column
+
+    def pieces(self, chunk: ColumnChunk, values: int) -> Iterator[pa.Array]:
+        """The same, so many values at a time: whoever narrows them needs no memory for all as they are stored."""
+        count = 0
+        with self._errors(chunk), self._file() as file:
+            batches = file.iter_batches(batch_size=values, use_threads=False)
+            while True:
+                with aside():
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                count += len(batch)
+                yield batch.column(0)
+                del batch
+        self._check(count, chunk)
+
+    def _file(self) -> pq.ParquetFile:
         self._end()
         schema = rehost.FLAT_SCHEMA[self._layout.physical_type]
         self._append(rehost.file_footer(schema=schema, rows=self._count, row_groups=self._row_groups))
         self._memory.flags.writeable = False
+        return pq.ParquetFile(pa.BufferReader(self._memory[: self._size]), pre_buffer=False)
+
+    @contextlib.contextmanager
+    def _errors(self, chunk: ColumnChunk) -> Iterator[None]:
         try:
-            with aside(), pq.ParquetFile(pa.BufferReader(self._memory[: self._size]), pre_buffer=False) as file:
-                column = file.read(use_threads=False).column(0)
+            yield
         except MemoryError:  # pyarrow has an ArrowException for it
             raise
         except (pa.ArrowException, OSError) as error:
             raise chunk.error(f"has values that cannot be decoded, the file is damaged ({error})") from error
-        if len(column) != self._count:
-            raise chunk.error(f"has {len(column):,} values where its levels say {self._count:,}: the file is damaged")
-        return column
+
+    def _check(self, count: int, chunk: ColumnChunk) -> None:
+        if count != self._count:
+            raise chunk.error(f"has {count:,} values where its levels say {self._count:,}: the file is damaged")
 
     def _end(self) -> None:
         """The row group is complete, if there is one."""

@@ -38,6 +38,7 @@ SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
 # Runs of indices, or of equal runs, that are worth a step of Python each. In text that repeats tokens, as spaces are in
 # code, there are thousands in a page: it is pyarrow that follows them.
 MAX_INDEX_RUNS = 16
+_PIECE_VALUES = 1 << 16  # that pyarrow decodes at a time where they are narrowed
 _LIKE_RUNS = 32  # that are looked at first for how many are equal; there may be a thousand
 
 
@@ -166,6 +167,7 @@ class EncodedValues:
         self.indices_alike = True  # no page had other runs than can be unpacked here; where one has, all do
         self.split: TokenArray = self.indices[:0]
         self.hosted: HostedFile | None = None
+        self.hosted_unchecked = False  # whether there are values in it that are none of the entries
 
     def append(self, page: Page, count: int, encoded: memoryview) -> None:
         """Take a page's ``count`` values."""
@@ -236,6 +238,7 @@ class EncodedValues:
             )
             self.hosted.begin(self.entries)
         self.hosted.add(page, count, encoded, self.chunk)
+        self.hosted_unchecked = self.hosted_unchecked or page.encoding not in DICTIONARY
 
     def _count(self, way: str) -> int:
         return sum(count for known, count in self.parts if known == way)
@@ -246,13 +249,31 @@ class EncodedValues:
         taken = pc.take(as_arrow(self.wanted_entries), as_arrow(self.indices[:count]), boundscheck=False)
         return np.frombuffer(taken.buffers()[1], self.wanted.dtype, count)
 
+    def _hosted_narrowed(self, hosted: HostedFile) -> TokenArray:
+        """The same in a narrower type, piece by piece, while they are in the processor's cache."""
+        target = pooled(self._count("hosted"), self.wanted.dtype)
+        end = 0
+        for array in hosted.pieces(self.chunk, _PIECE_VALUES):
+            found = from_arrow(array, self.chunk.layout.dtype)
+            if self.hosted_unchecked:
+                self.wanted.check(found)
+            begin, end = end, end + len(found)
+            np.copyto(target[begin:end], found, casting="unsafe")
+            del array, found
+        target.flags.writeable = False
+        return target
+
     def _hosted(self) -> TokenArray:
         assert self.hosted is not None
-        column = self.hosted.read(self.chunk)
-        self.hosted = None
+        hosted, self.hosted = self.hosted, None
+        if self.wanted.dtype.itemsize < self.chunk.layout.dtype.itemsize:
+            return self._hosted_narrowed(hosted)
+        column = hosted.read(self.chunk)
+        del hosted
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         tokens: TokenArray = from_arrow(array, self.chunk.layout.dtype)
-        self.wanted.check(tokens)
+        if self.hosted_unchecked:
+            self.wanted.check(tokens)
         tokens.flags.writeable = False
         return narrowed(tokens, self.wanted.dtype)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
 from ...errors import DataError
 from ..base import ChunkSize, ColumnChunk, Numbers, chosen, smaller
-from .entries import GROUP_TOKENS, MOST_SEQUENCES, idx_of
+from .entries import GROUP_TOKENS, MOST_SEQUENCES, checksum_of, idx_of
 
 __all__ = [
     "OpenChunk",
@@ -74,7 +74,7 @@ def kept_bytes(most_slots: int) -> int:
 
 def beside(chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:
     """See `Format.beside`: of Megatron's the lengths of sequences, and where documents are several of them, which."""
-    lengths, sequences, entries = chunk.places
+    lengths, sequences, entries, _ = chunk.places
     if chunk.layout.is_stream:
         return ()
     found = ((idx_of(chunk.path), lengths, 4 * sequences),)
@@ -248,7 +248,7 @@ def _stored(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenArray:
 
 def _offsets(chunk: ColumnChunk, beside: Sequence[bytes | memoryview]) -> IntArray:
     """Where documents begin by Megatron's index, and where the last one ends, shape ``(documents + 1,)``."""
-    _, sequences, entries = chunk.places
+    _, sequences, entries, checksum = chunk.places
     lengths = np.frombuffer(beside[0], "<i4")
     ends = np.zeros(len(lengths) + 1, np.int64)
     lengths.cumsum(dtype=np.int64, out=ends[1:])
@@ -258,7 +258,8 @@ def _offsets(chunk: ColumnChunk, beside: Sequence[bytes | memoryview]) -> IntArr
         numbers = numbers - numbers[:1]
         sound = sound and not (numbers[1:] < numbers[:-1]).any() and numbers[-1:].tolist() == [sequences]
         ends = ends[numbers] if sound else ends
-    if not sound or len(ends) != chunk.rows + 1 or ends[-1] != chunk.tokens:
+    sound = sound and len(ends) == chunk.rows + 1 and ends[-1] == chunk.tokens and checksum_of(ends[1:]) == checksum
+    if not sound:
         raise chunk.error(f"{idx_of(chunk.path)} tells of other documents than when it was indexed: it is damaged")
     return ends
 

@@ -13,6 +13,7 @@ equal stretches, whatever documents that cuts in two.
 from __future__ import annotations
 
 import posixpath
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head
 from .megatron import HEAD_BYTES, MegatronHead, check_size, document_ends, read_head
 from .meta import MetaFile, read_meta
 
-__all__ = ["GROUP_TOKENS", "MOST_SEQUENCES", "RawReader", "idx_of", "impossible", "stored_dtype"]
+__all__ = ["GROUP_TOKENS", "MOST_SEQUENCES", "RawReader", "checksum_of", "idx_of", "impossible", "stored_dtype"]
 
 GROUP_TOKENS = 1 << 20
 # Of Megatron's, where there are more than one document: what tells of their lengths stays small.
@@ -38,11 +39,19 @@ _LONGEST_META = 64 << 20
 _NAMES = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
 _CODEC = CODEC_NAMES.index("UNCOMPRESSED")
 _NO_PAGES = (-1, 0, _CODEC)
+_PLACES = ("lengths", "sequences", "entries", "checksum")  # a row group's own numbers, see `impossible`
 
 
 def stored_dtype(name: str) -> np.dtype[np.integer] | None:
     """The type of ids of a name; None where there is none."""
     return np.dtype(name).newbyteorder("<") if name in _NAMES else None
+
+
+def checksum_of(ends: IntArray, checksum: int = 0) -> int:
+    """A checksum of where documents end, counted in tokens of the row group, shape ``(documents,)``; going on from that
+    of those before.
+    """
+    return zlib.crc32(ends.astype("<i8", copy=False).tobytes(), checksum)
 
 
 def idx_of(path: str) -> str:
@@ -64,6 +73,11 @@ class _Kind:
     beside: FileInfo | None = None
     data: FileInfo | None = None
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether it is a file of ids with Megatron's index."""
+        return self.meta is None and self.beside is not None
+
 
 class RawReader:
     """See `formats.base.EntryReader`.
@@ -82,42 +96,20 @@ class RawReader:
     def __init__(self, storage: Storage, listed: Sequence[FileInfo], raw_dtype: np.dtype[np.integer] | None) -> None:
         self._storage = storage
         self._raw_dtype = raw_dtype
+        self._by_path = {file.path: file for file in listed}
         self._kinds: dict[str, _Kind] = {}
-        by_path = {file.path: file for file in listed}
-        told: set[str] = set()  # folders whose meta.json says which files there are
-        order: dict[str, FileInfo] = {}
+        files: list[FileInfo] = []
+        metas = [file for file in listed if posixpath.basename(file.path) == "meta.json"]
+        for file in metas:
+            files += self._read_meta(file)
+        told = tuple(file.path.removesuffix("meta.json") for file in metas)
         for file in listed:
-            folder, name = posixpath.split(file.path)
-            if name == "meta.json":
-                told.add(folder)
-                order.update((each.path, each) for each in self._read_meta(file, folder, by_path))
-        streams, indexed = [], []
-        for file in listed:
-            folder, name = posixpath.split(file.path)
-            if folder in told:  # what it does not name is not of the set
-                continue
-            order[file.path] = file
-            if name.endswith(".idx"):
-                data = by_path.get(file.path.removesuffix(".idx") + ".bin")
-                if data is None:
-                    raise PathNotFoundError(
-                        f"{storage.root}/{file.path} is an index of Megatron's, and {name.removesuffix('.idx')}.bin, "
-                        "which it tells of, is not there: fetch it, or name the folder in which both lie"
-                    )
-                self._kinds[file.path] = _Kind(data=data)
-            elif name.endswith(".bin") and idx_of(file.path) in by_path:
-                self._kinds[file.path] = _Kind(beside=by_path[idx_of(file.path)])
-                indexed.append(file.path)
-            else:
-                self._kinds[file.path] = _Kind()
-                streams.append(file.path)
-        if indexed and (streams or told):
-            other = streams[0] if streams else posixpath.join(min(told), "meta.json")
-            raise ConfigError(
-                f"{storage.root} holds files of Megatron's, such as {indexed[0]} with its index, and others, such as "
-                f"{other}, whose documents no index tells: name those of one kind, or load them as sources of a mixture"
-            )
-        self.files: Sequence[FileInfo] = list(order.values())
+            # What a meta.json does not name, and lies below its folder, is not of the set.
+            if file.path not in self._kinds and not file.path.startswith(told):
+                self._kinds[file.path] = self._kind_of(file)
+                files.append(file)
+        self._refuse_both()
+        self.files: Sequence[FileInfo] = files
 
     def together(self, file: FileInfo) -> Sequence[FileInfo]:
         """See `formats.base.EntryReader.together`."""
@@ -135,10 +127,10 @@ class RawReader:
             )
         name = DEFAULT_COLUMN if column is None else column
         kind = self._kinds[file.path]
-        if kind.data is not None and file.path.endswith(".idx"):
-            return _entry(name, "documents", self._megatron_head(file).dtype, [])
-        if kind.beside is not None and kind.meta is None:
+        if kind.beside is not None and kind.is_indexed:
             return self._megatron_entry(file, kind.beside, name)
+        if kind.data is not None and self._kinds[kind.data.path].is_indexed:
+            return _entry(name, "documents", self._megatron_head(file).dtype, [])
         if kind.data is not None:
             said = self._dtype(kind.data, self._kinds[kind.data.path].meta)
             return _entry(name, "stream", said or self._head(kind.data).dtype, [])
@@ -147,25 +139,51 @@ class RawReader:
 
     # ── what lies beside ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_meta(self, file: FileInfo, folder: str, by_path: dict[str, FileInfo]) -> list[FileInfo]:
+    def _kind_of(self, file: FileInfo) -> _Kind:
+        """What tells of a file that no ``meta.json`` names."""
+        if file.path.endswith(".idx"):
+            data = self._by_path.get(file.path.removesuffix(".idx") + ".bin")
+            if data is None:
+                name = posixpath.basename(file.path).removesuffix(".idx")
+                raise PathNotFoundError(
+                    f"{self._storage.root}/{file.path} is an index of Megatron's, and {name}.bin, which it tells of, "
+                    "is not there: fetch it, or name the folder in which both lie"
+                )
+            return _Kind(data=data)
+        return _Kind(beside=self._by_path.get(idx_of(file.path)) if file.path.endswith(".bin") else None)
+
+    def _refuse_both(self) -> None:
+        """Refuse files of which some have documents by an index, and others are streams."""
+        data = {path: kind for path, kind in self._kinds.items() if kind.data is None}
+        indexed = next((path for path, kind in data.items() if kind.is_indexed), None)
+        stream = next((path for path, kind in data.items() if not kind.is_indexed), None)
+        if indexed is not None and stream is not None:
+            raise ConfigError(
+                f"{self._storage.root} holds files of Megatron's, such as {indexed} with its index, and others, such "
+                f"as {stream}, whose documents no index tells: name those of one kind, or load them as sources of a "
+                "mixture"
+            )
+
+    def _read_meta(self, file: FileInfo) -> list[FileInfo]:
         """The files that a ``meta.json`` names, and itself."""
         shown = f"{self._storage.root}/{file.path}"
         if file.size > _LONGEST_META:
             raise DataError(f"{file.size:,} bytes are too many to tell of files of ids.", path=shown)
-        found: dict[str, FileInfo] = {}
+        folder = posixpath.dirname(file.path)
+        found: list[FileInfo] = []
         types: dict[str, str] = {}
         for entry in read_meta(self._storage.read(file, 0, file.size), shown):
             path = posixpath.normpath(posixpath.join(folder, entry.file))
-            data = by_path.get(path)
-            if data is None or posixpath.basename(path) == "meta.json":
+            data = self._by_path.get(path)
+            if data is None or data == file or not path.startswith(f"{folder}/" if folder else ""):
                 raise PathNotFoundError(
                     f"{shown} names {entry.file!r}, which is not there, or not below its folder under a name that ends "
                     "with .bin or .npy"
                 )
-            if data.path in found:
+            if path in self._kinds:
                 raise DataError(f"it names {entry.file!r} twice.", path=shown)
-            found[data.path] = data
-            self._kinds[data.path] = _Kind(meta=entry, beside=file)
+            found.append(data)
+            self._kinds[path] = _Kind(meta=entry, beside=file)
             types.setdefault(entry.dtype or "", entry.file)
         if len(types) > 1:
             (one, first), (other, second), *_ = types.items()
@@ -173,15 +191,15 @@ class RawReader:
                 f"{shown} says that {first!r} holds ids of {one or 'no known type'} and {second!r} of "
                 f"{other or 'no known type'}, and those of a set are of one: load them as sources of a mixture"
             )
-        self._kinds[file.path] = _Kind(data=next(iter(found.values())))
-        return [*found.values(), file]
+        self._kinds[file.path] = _Kind(data=found[0])
+        return [*found, file]
 
     def _megatron_head(self, index: FileInfo) -> MegatronHead:
         raw = self._storage.read(index, 0, min(index.size, HEAD_BYTES))
         head = read_head(raw, index.size, index.path)
         check_size(head, index.size, index.path)
         if self._raw_dtype is not None and self._raw_dtype != head.dtype:
-            raise self._other_dtype(index.path, head.dtype)
+            raise _other_dtype(index.path, head.dtype, self._raw_dtype)
         return head
 
     def _megatron_entry(self, file: FileInfo, index: FileInfo, column: str) -> FileEntry:
@@ -201,14 +219,14 @@ class RawReader:
     def _head(self, file: FileInfo) -> Head:
         """What a file of a stream holds, and where."""
         meta = self._kinds[file.path].meta
-        raw = self._storage.read(file, 0, min(file.size, LONGEST_HEAD if file.path.endswith(".npy") else 1024))
+        raw = self._storage.read(file, 0, min(file.size, LONGEST_HEAD))
         if file.path.endswith(".npy") or raw.startswith(b"\x93NUMPY"):
             told: Head | None = npy_head(raw, file.size, file.path)
         else:
             told = llm_c_head(raw, file.size, file.path)
         dtype = self._dtype(file, meta)
         if told is not None and dtype is not None and dtype != told.dtype:
-            raise self._other_dtype(file.path, told.dtype)
+            raise _other_dtype(file.path, told.dtype, dtype)
         if told is None:
             told = _headless(file, dtype)
         if meta is not None and meta.tokens is not None and meta.tokens != told.tokens:
@@ -229,11 +247,14 @@ class RawReader:
                 f"its ids are {meta.dtype!r} by meta.json, which is none of {', '.join(_NAMES)}.", path=file.path
             )
         if self._raw_dtype is not None and self._raw_dtype != dtype:
-            raise self._other_dtype(file.path, dtype)
+            raise _other_dtype(file.path, dtype, self._raw_dtype)
         return dtype
 
-    def _other_dtype(self, path: str, dtype: np.dtype[np.integer]) -> ConfigError:
-        return ConfigError(f"{path} is known to hold ids of {dtype}, and not of {self._raw_dtype}: leave out raw_dtype")
+
+def _other_dtype(path: str, known: np.dtype[np.integer], said: np.dtype[np.integer]) -> ConfigError:
+    return ConfigError(
+        f"{path} is known to hold ids of {known}, and not of {said}: leave out raw_dtype, or mend meta.json"
+    )
 
 
 def _headless(file: FileInfo, dtype: np.dtype[np.integer] | None) -> Head:
@@ -271,7 +292,7 @@ class _Group:
     slots: int
     tokens: int
     start: int
-    places: tuple[int, int, int] = (-1, 0, -1)
+    places: tuple[int, ...] = (-1, 0, -1, 0)
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -310,6 +331,7 @@ class _Groups:
         self._begin = (0, 0, 0)  # documents, sequences and tokens before the row group that is open
         self._is_plain = True  # whether each of its documents is a sequence
         self._empty = 0  # of its documents
+        self._checksum = 0
 
     def add(self, ends: IntArray, tokens: IntArray) -> None:
         """Documents that follow: where they end among sequences, and among tokens, shape ``(documents,)``."""
@@ -326,6 +348,7 @@ class _Groups:
             if stop > at:
                 self._is_plain &= bool(plain[at:stop].all())
                 self._empty += int(np.count_nonzero(empty[at:stop]))
+                self._checksum = checksum_of(tokens[at:stop] - first, self._checksum)
                 self._documents += stop - at
                 self._sequences, self.tokens = int(ends[stop - 1]), int(tokens[stop - 1])
                 at = stop
@@ -349,11 +372,12 @@ class _Groups:
                     head.lengths_at + 4 * sequences,
                     self._sequences - sequences,
                     -1 if self._is_plain else head.entries_at + 8 * documents,
+                    self._checksum,
                 ),
             )
         )
         self._begin = self._documents, self._sequences, self.tokens
-        self._is_plain, self._empty = True, 0
+        self._is_plain, self._empty, self._checksum = True, 0, 0
 
 
 def _entry(column: str, kind: str, dtype: np.dtype[np.integer], groups: Iterable[_Group]) -> FileEntry:
@@ -378,18 +402,18 @@ def _entry(column: str, kind: str, dtype: np.dtype[np.integer], groups: Iterable
         )
         for number, each in enumerate(groups)
     ]
-    numbers = np.array(rows, np.int64).reshape(-1, len(ENTRY_ARRAYS) + 3).T
+    numbers = np.array(rows, np.int64).reshape(-1, len(ENTRY_ARRAYS) + len(_PLACES)).T
     return FileEntry({column: (layout, np.ascontiguousarray(numbers))})
 
 
 def impossible(numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | None:
-    """See `Format.impossible`. A row group of Megatron's has three numbers of its own: the byte of the index at which
-    its sequences' lengths begin, how many of these there are, and the byte at which its entries of documents begin, or
-    -1 where each sequence is a document. In a stream they are -1, 0 and -1.
+    """See `Format.impossible`. A row group of Megatron's has numbers of its own: the byte of the index at which its
+    sequences' lengths begin, how many of these there are, the byte at which its entries of documents begin, or -1 where
+    each sequence is a document, and a checksum of where its documents end. In a stream they are -1, 0, -1 and 0.
     """
-    if len(numbers) != len(ENTRY_ARRAYS) + 3:
+    if len(numbers) != len(ENTRY_ARRAYS) + len(_PLACES):
         return (0, f"{len(numbers)} in all") if numbers.shape[1] else None
-    of = dict(zip((*ENTRY_ARRAYS, "lengths", "sequences", "entries"), numbers, strict=True))
+    of = dict(zip((*ENTRY_ARRAYS, *_PLACES), numbers, strict=True))
     wrong = (of["row_group"] < 0) | (of["rows"] < 1) | (of["slots"] < of["rows"]) | (of["slots"] > MAX_SLOTS)
     wrong |= (of["tokens"] < 0) | (of["tokens"] > of["slots"])
     wrong |= (of["start"] < 0) | (of["start"] > sizes) | (of["length"] < 0) | (of["length"] > sizes - of["start"])
@@ -401,5 +425,5 @@ def impossible(numbers: IntArray, sizes: IntArray | int) -> tuple[int, str] | No
     if not wrong.any():
         return None
     at = int(wrong.argmax())
-    shown = ("rows", "slots", "tokens", "start", "length", "lengths", "sequences", "entries")
+    shown = ("rows", "slots", "tokens", "start", "length", *_PLACES)
     return at, ", ".join(f"{name} {int(of[name][at]):,}" for name in shown)

@@ -17,11 +17,10 @@ from ...errors import DataError
 __all__ = ["LONGEST_HEAD", "Head", "llm_c_head", "npy_head"]
 
 _NPY = b"\x93NUMPY"
-_NPY_LONGEST = 1 << 16  # NumPy's own are of 128 bytes, and its reader takes no more than 10,000
 _LLM_C_BYTES = 1024
 # The number that tells the kind, and the version: how llm.c and modded-nanogpt store ids of GPT-2 and of Llama 3.
 _LLM_C = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
-LONGEST_HEAD = 12 + _NPY_LONGEST
+LONGEST_HEAD = 4096  # of one row of integers NumPy's own are of 128 bytes
 
 _NO_ORDER = re.compile(r"[|<=]?[iu][1248]")
 

@@ -494,7 +494,7 @@ def _label(number: int, by: str) -> str:
 
 
 def _of_windows(it: Subject) -> Section:
-    largest = sorted(it.names, key=lambda name: -it.sets[name].config.order.total)[:_PICTURES]
+    largest = sorted(it.names, key=lambda name: -it.sets[name].config.order.total_tokens)[:_PICTURES]
     figures = []
     for number, name in enumerate(it.names):
         if name in largest:

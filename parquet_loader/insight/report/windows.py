@@ -120,8 +120,9 @@ def windows_and_lanes(name: str, title: str, order: Order, files: IntArray, *, r
         title=title,
         description=(
             f"{len(order.group_tokens):,} row groups are permuted and form windows of {order.window:,}. The first "
-            f"holds {first.tokens:,} tokens, cut into {order.lanes:,} lanes of {first.tokens // order.lanes:,} each; "
-            f"{len(it.steps.texts):,} steps of it come in permuted order."
+            f"holds {first.tokens:,} {order.element}s, cut into {order.lanes:,} lanes of "
+            f"{first.tokens // order.lanes:,} each; "
+            + ("" if order.row_tokens else f"{len(it.steps.texts):,} steps of it come in permuted order.")
         ),
         height=312 + _LANE_HEIGHT * it.lanes,
     )
@@ -147,7 +148,7 @@ def _draw_window(canvas: Canvas, axes: Any, it: _Picture, *, top: float) -> None
     tokens, groups, lanes = int(it.window.offsets[-1]), len(it.window.strength), it.order.lanes
     left, right = _MARGIN, canvas.width - _MARGIN
     scale = (right - left) / max(1, tokens)
-    _heading(canvas, axes, top - 8, f"Window 0: {groups:,} row groups, {amount(tokens)} tokens")
+    _heading(canvas, axes, top - 8, f"Window 0: {groups:,} row groups, {amount(tokens)} {it.order.element}s")
     _draw_strip(canvas, axes, it.window, left=left, scale=scale, top=top)
     _frames(axes, np.array([left]), np.array([right]), top, strong=True)
     for rank in range(it.ranks):
@@ -156,7 +157,7 @@ def _draw_window(canvas: Canvas, axes: Any, it: _Picture, *, top: float) -> None
         rectangles(axes, borders[:-1], borders[1:], top + 32, top + 50, color=series(rank), alpha=0.85)
         lines(axes, [([x, x], [top + 32, top + 50]) for x in borders[1:].tolist()], color=ink("paper"), linewidth=0.8)
     text = f"cut into {lanes:,} lanes"
-    text += "" if canvas.narrow else f" of {amount(tokens / lanes)} tokens each"
+    text += "" if canvas.narrow else f" of {amount(tokens / lanes)} {it.order.element}s each"
     text += f"; a colour is one of {it.ranks:,} ranks" if it.ranks > 1 else ""
     canvas.text(axes, left, top + 66, text, role="soft", size=11)
 
@@ -177,7 +178,10 @@ def _draw_steps(canvas: Canvas, axes: Any, it: _Picture, *, top: float) -> None:
     _heading(canvas, axes, top - 8, "Its steps, and which text each delivers")
     texts, count = it.steps.texts - it.steps.first, len(it.steps.texts)
     if count < 2:
-        canvas.text(axes, _MARGIN, top + 14, "too few rows in a window to permute them", role="soft", size=11)
+        why = "too few rows in a window to permute them"
+        if it.order.row_tokens:
+            why = "as they are: the rows of a slice are permuted themselves"
+        canvas.text(axes, _MARGIN, top + 14, why, role="soft", size=11)
         return
     scale = (canvas.width - 2 * _MARGIN) / count
     steps = np.arange(0, count, max(1, count // (120 if canvas.narrow else 320)))

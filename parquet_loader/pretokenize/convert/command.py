@@ -38,7 +38,7 @@ from ..tokenizers.base import TokenBatch, TokenizerInfo
 from ..write.folder import OutputFolder
 from ..write.journal import Journal
 from ..write.manifest import Encoding, FileEntry, Manifest, Packing
-from ..write.packer import Packer, RowLedger
+from ..write.packer import Buffer, PackedRows
 from ..write.writer import TOKEN_COLUMN, SetWriter
 from .corpora import FORMATS, Corpus, Format, TokenizedOptions, open_corpus
 
@@ -158,16 +158,18 @@ def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:
             f"the end-of-document id {corpus.eos_id:,} is not of a vocabulary of {vocab_size:,}. Give the right "
             f"eos_id or vocab_size."
         )
-    if options.append_eos and corpus.eos_id is None:
-        raise ConfigError("append_eos=True puts an id after every document: say which with eos_id=N.")
+    for name, given, does in (
+        ("eos_appended", options.eos_appended, "says that an id ends every document"),
+        ("append_eos", options.append_eos, "puts an id after every document"),
+    ):
+        if given and corpus.eos_id is None:
+            raise ConfigError(f"{name}=True {does}: say which with eos_id=N.")
     if options.append_eos and (options.eos_appended or corpus.eos_appended):
         raise ConfigError("append_eos=True is for documents without an end-of-document id, and these have it: omit it.")
     for name, value in _at_eos(options).items():
         dtype = corpus.aligned[name]
         if not _holds(dtype, value):
             raise ConfigError(f"aligned={{{name!r}: {value!r}}}: the column is of {dtype}, which has no such value.")
-    if options.eos_appended and corpus.eos_id is None:
-        raise ConfigError("eos_appended=True says that an id ends every document: say which with eos_id=N.")
     info = TokenizerInfo(
         name=options.tokenizer or corpus.tokenizer or "unknown",
         sha256="",
@@ -202,7 +204,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
     if dtype.kind == "b":
         return value in (0, 1)
     bounds = np.iinfo(dtype)
-    return value == int(value) and bounds.min <= value <= bounds.max
+    return float(value).is_integer() and bounds.min <= value <= bounds.max
 
 
 def _fingerprint_of(corpus: Corpus, encoding: Encoding, options: ConvertOptions) -> dict[str, object]:
@@ -233,11 +235,9 @@ def _write_shards(
     corpus: Corpus, encoding: Encoding, output: OutputFolder, journal: Journal, options: ConvertOptions
 ) -> Journal:
     """Write the missing shards; returns the journal, which then names them all."""
-
     packing = options.packing
     position = journal.position
     carried = read_carried(output, journal) if packing is not None else None
-    packer = None if packing is None else Packer(packing, carried)
 
     def advance(documents: int, tokens: int, cut_documents: int = 0) -> None:
         nonlocal position
@@ -250,17 +250,18 @@ def _write_shards(
             cut_documents=position.cut_documents + cut_documents,
         )
 
-    rows = RowLedger(
-        lambda buffer: advance(buffer.documents, buffer.tokens, buffer.cut_documents), journal.position.rows, carried
-    )
+    def on_buffer(buffer: Buffer) -> None:
+        advance(buffer.documents, buffer.tokens, buffer.cut_documents)
+
+    rows = None if packing is None else PackedRows(packing, on_buffer, rows=journal.position.rows, carried=carried)
 
     def commit(shard: FileEntry) -> None:
         nonlocal journal, position
-        if packer is None:
+        if rows is None:
             advance(shard.documents, shard.tokens)
         else:
             write_carried(output, journal, shard, rows.carried)
-        position = replace(position, rows=rows.rows)
+            position = replace(position, rows=rows.rows)
         journal = replace(journal, parts=(*journal.parts, shard), position=position)
         output.write_journal(journal)
 
@@ -270,20 +271,17 @@ def _write_shards(
         row_group_tokens=options.row_group_tokens,
         file_tokens=options.file_tokens,
         finished=journal.parts,
-        on_group=rows.take if packer is not None else lambda _: None,
+        on_group=rows.take if rows is not None else lambda _: None,
         on_shard=commit,
     ) as writer:
         for file, read in corpus.documents(journal.position.cursor or (0, 0)):
             batch = _of_vocabulary(read, encoding.tokenizer, file)
             if options.append_eos and corpus.eos_id is not None:
                 batch = batch.with_appended(corpus.eos_id, _at_eos(options))
-            if packer is None:
-                writer.add(batch)
-            else:
-                for buffer in packer.add(batch):
-                    writer.add(rows.add(buffer))
-        for buffer in () if packer is None else packer.finish():
-            writer.add(rows.add(buffer))
+            for ready in [batch] if rows is None else rows.add(batch):
+                writer.add(ready)
+        for ready in () if rows is None else rows.finish():
+            writer.add(ready)
         if not writer.complete(may_be_empty=True):
             raise ConfigError(f"{options.input!r} holds no ids: there is nothing to convert.")
     journal = replace(journal, position=replace(position, rows=0))

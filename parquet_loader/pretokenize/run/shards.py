@@ -4,9 +4,9 @@ source.records(cursor) -> selection -> ahead(batches) -> in_order(encode) -> Set
                                                                |                |
                                                              Ledger --position--+--> journal, once a shard
 
-With ``pack``, a Packer makes rows of buffers of documents before the SetWriter, and a RowLedger tells the Ledger of the
-documents of each buffer when its rows are written. The pieces that were carried into the buffer at hand are in a file
-beside the shard.
+With ``pack``, PackedRows makes rows of buffers of documents before the SetWriter, and tells the Ledger of the documents
+of each buffer when its rows are written. The pieces that were carried into the buffer at hand are in a file beside the
+shard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..tokenizers.workers import Encode, ahead, encoders, in_order
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, Position
 from ..write.manifest import Encoding, FileEntry, Manifest, Packed, Skipped
-from ..write.packer import Buffer, Packer, RowLedger, pieces_from_bytes, pieces_to_bytes
+from ..write.packer import Buffer, PackedRows, pieces_from_bytes, pieces_to_bytes
 from ..write.writer import TOKEN_COLUMN, SetWriter, final_entries, renames
 from .progress import Progress
 
@@ -199,17 +199,16 @@ def write_shards(job: Job, journal: Journal) -> Journal:
 
     packing = options.packing
     carried = read_carried(output, journal) if packing is not None else None
-    packer = None if packing is None else Packer(packing, carried)
-    rows = RowLedger(on_buffer, journal.position.rows, carried)
+    rows = None if packing is None else PackedRows(packing, on_buffer, rows=journal.position.rows, carried=carried)
 
     def position_now() -> Position:
-        return replace(ledger.position, rows=rows.rows, cut_documents=cut_documents)
+        return replace(ledger.position, rows=0 if rows is None else rows.rows, cut_documents=cut_documents)
 
     def commit(shard: FileEntry) -> None:
         nonlocal journal
         if isinstance(dedup, Dedup):
             output.write_staged(seen_name(shard), ledger.take_digests())
-        if packer is not None:
+        if rows is not None:
             write_carried(output, journal, shard, rows.carried)
         position = position_now()
         journal = replace(
@@ -258,7 +257,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             growing=journal.grows,
             finished=journal.parts,
             kept=kept,
-            on_group=ledger.take if packer is None else rows.take,
+            on_group=ledger.take if rows is None else rows.take,
             on_shard=commit,
         ) as writer,
         encoders(job.tokenizer, options.workers) as encoding_with,
@@ -268,11 +267,11 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         for batch, tokens in encoded:
             ledger.add(batch.documents, tokens.lost)
             columns = [(each.record.columns, each.record.origin) for each in batch.documents] if len(kept) else []
-            if packer is None:
+            if rows is None:
                 writer.add(tokens, columns_table(columns, kept) if columns else None)
             else:
-                for buffer in packer.add(tokens):
-                    writer.add(rows.add(buffer))
+                for packed in rows.add(tokens):
+                    writer.add(packed)
             done = replace(
                 done,
                 documents=done.documents + len(tokens.lengths),
@@ -288,8 +287,8 @@ def write_shards(job: Job, journal: Journal) -> Journal:
                 f"nothing is left of the input: {left_out.duplicates:,} duplicates, {left_out.empty:,} empty texts and "
                 f"{left_out.bad:,} bad records were left out."
             )
-        for buffer in () if packer is None else packer.finish():
-            writer.add(rows.add(buffer))
+        for packed in () if rows is None else rows.finish():
+            writer.add(packed)
         writer.complete(may_be_empty=options.world_size > 1)  # there may be more ranks than files
     if writer.without_value and done.documents > finished_before:
         warnings.warn(

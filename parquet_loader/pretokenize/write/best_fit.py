@@ -50,9 +50,9 @@ def pack(lengths: Lengths, row_tokens: int) -> npt.NDArray[np.int64]:
     whole = int(np.searchsorted(-lengths[order], -row_tokens, side="right"))
     rows[order[:whole]] = np.arange(whole)
     made = whole
-    # Rows by how much room they have, and which amounts of room there are. A row of the least room that suffices is
-    # found by bisection; there are never more amounts than tokens in a row.
-    with_room: list[list[int]] = [[] for _ in range(row_tokens)]
+    # Rows by how much room they have, and these amounts in order: a row of the least room that suffices is found by
+    # bisection. There are never more amounts than tokens in a row.
+    with_room: dict[int, list[int]] = {}
     amounts: list[int] = []
     packed: list[int] = []
     for length in lengths[order[whole:]].tolist():
@@ -64,11 +64,12 @@ def pack(lengths: Lengths, row_tokens: int) -> npt.NDArray[np.int64]:
             found = amounts[at]
             row, room = with_room[found].pop(), found - length
             if not with_room[found]:
-                del amounts[at]
-        if room:
-            if not with_room[room]:
-                insort(amounts, room)
+                del with_room[found], amounts[at]
+        if room in with_room:
             with_room[room].append(row)
+        elif room:
+            with_room[room] = [row]
+            insort(amounts, room)
         packed.append(row)
     rows[order[whole:]] = packed
     # From the order in which they were begun to that of their first pieces.

@@ -24,7 +24,7 @@ from ..tokenizers.base import TokenBatch
 from .best_fit import Lengths, cut, pack
 from .manifest import Packing
 
-__all__ = ["Buffer", "Packer", "RowLedger", "check_packing", "pieces_from_bytes", "pieces_to_bytes"]
+__all__ = ["Buffer", "PackedRows", "Packer", "check_packing", "pieces_from_bytes", "pieces_to_bytes"]
 
 
 _FULL_PERCENT = 99  # a row is far from full below that
@@ -158,40 +158,42 @@ def _gathered(pieces: TokenBatch, chosen: Lengths) -> TokenBatch:
     )
 
 
-class RowLedger:
-    """Follows the writer through the rows of buffers.
+class PackedRows:
+    """Makes rows of documents, and follows the writer through them.
 
     Args:
-        on_buffer: called with each buffer when all its rows are written.
-        rows: of the first buffer that are written already.
-        carried: into the first buffer.
+        packing: how.
+        on_buffer: called with each buffer when all its rows are written; those it is given are without their tokens.
+        rows: of the first buffer that are written already, and are left out.
+        carried: the pieces that were carried into it; None for none.
 
     Attributes:
         rows: written of the buffer at hand.
         carried: the pieces that were carried into that buffer; None for none.
     """
 
-    def __init__(self, on_buffer: Callable[[Buffer], None], rows: int = 0, carried: TokenBatch | None = None) -> None:
+    def __init__(
+        self,
+        packing: Packing,
+        on_buffer: Callable[[Buffer], None],
+        *,
+        rows: int = 0,
+        carried: TokenBatch | None = None,
+    ) -> None:
         self.rows = rows
         self.carried = carried
         self._to_leave_out = rows
         self._on_buffer = on_buffer
-        self._waiting: deque[tuple[int, Buffer]] = deque()
+        self._packer = Packer(packing, carried)
+        self._waiting: deque[tuple[int, Buffer]] = deque()  # how many rows each has
 
-    def add(self, buffer: Buffer) -> TokenBatch:
-        """The next buffer; returns its rows that are still to be written.
+    def add(self, documents: TokenBatch) -> Iterator[TokenBatch]:
+        """Take more documents; gives the rows to write."""
+        yield from map(self._to_write, self._packer.add(documents))
 
-        Raises:
-            DataError: it has not as many rows as are written of it.
-        """
-        rows, left_out = buffer.rows, self._to_leave_out
-        if left_out > len(rows.lengths):
-            raise DataError(f"it has {left_out:,} rows of a buffer of {len(rows.lengths):,}", path="the journal")
-        self._to_leave_out = 0
-        empty = buffer.rows.between(0, 0, 0)
-        self._waiting.append((len(rows.lengths), replace(buffer, rows=empty)))  # its rows are not held on to
-        self.take(0)
-        return rows.between(left_out, len(rows.lengths), int(rows.lengths[:left_out].sum()))
+    def finish(self) -> Iterator[TokenBatch]:
+        """The rest of the rows."""
+        yield from map(self._to_write, self._packer.finish())
 
     def take(self, rows: int) -> None:
         """So many rows were written."""
@@ -201,6 +203,15 @@ class RowLedger:
             self.rows -= in_it
             self.carried = buffer.carried
             self._on_buffer(buffer)
+
+    def _to_write(self, buffer: Buffer) -> TokenBatch:
+        rows, left_out = buffer.rows, self._to_leave_out
+        if left_out > len(rows.lengths):
+            raise DataError(f"it has {left_out:,} rows of a buffer of {len(rows.lengths):,}", path="the journal")
+        self._to_leave_out = 0
+        self._waiting.append((len(rows.lengths), replace(buffer, rows=rows.between(0, 0, 0))))
+        self.take(0)  # a buffer may have no rows at all
+        return rows.between(left_out, len(rows.lengths), int(rows.lengths[:left_out].sum()))
 
 
 def pieces_to_bytes(pieces: TokenBatch | None) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import shutil
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def pieces_of(folder: Path) -> list[bytes]:
     """The text of every piece, with a newline where its EOS is."""
     table, pieces = table_of(folder), []
     for ids, numbers in zip(table["tokens"].to_pylist(), table["document_ids"].to_pylist(), strict=True):
-        for _, piece in itertools.groupby(zip(ids, numbers, strict=True), key=lambda each: each[1]):
+        for _, piece in groupby(zip(ids, numbers, strict=True), key=lambda each: each[1]):
             pieces.append(bytes(10 if token == 256 else token for token, _ in piece))
     return pieces
 
@@ -101,6 +101,27 @@ def test_every_document_is_in_one_row_unless_it_is_longer(
     )
     assert (manifest.documents, manifest.rows) == (len(texts), len(lengths))
     assert len(manifest.files) > 5
+
+
+def test_rows_of_real_text_are_full(
+    tmp_path: Path, stdlib_texts: list[str], tokenizer_folder: Path, jsonl: Callable[..., Path]
+) -> None:
+    # Classes and functions of some modules, and whole modules: documents of mixed lengths.
+    texts = [*stdlib_texts[:8], *(each for text in stdlib_texts[8:20] for each in text.split("\n\n\n") if each)]
+    values: dict[str, Any] = {"inputs": (str(jsonl(texts)),), "tokenizer": str(tokenizer_folder)}
+    apart = pretokenize(PretokenizeOptions(output=str(tmp_path / "apart"), append_eos=True, **values)).manifest
+    packed = {"pack": "best-fit", "seq_len": 2048, "append_eos": True}
+    manifest = pretokenize(PretokenizeOptions(output=str(tmp_path / "rows"), **packed, **values)).manifest
+    assert manifest.packed is not None
+    assert 100 * manifest.packed.padding <= manifest.rows * 2048
+    lengths = [len(ids) for ids in table_of(tmp_path / "apart")["tokens"]]
+    assert manifest.packed.cut_documents == sum(length > 2048 for length in lengths)
+    assert manifest.tokens == apart.tokens
+    pieces = [
+        len(list(piece)) for row in table_of(tmp_path / "rows")["document_ids"].to_pylist() for _, piece in groupby(row)
+    ]
+    whole = [[2048] * (length // 2048) + [length % 2048] for length in lengths]
+    assert sorted(pieces) == sorted(piece for each in whole for piece in each if piece)
 
 
 def test_the_manifest_and_every_file_say_how_rows_were_packed(tmp_path: Path, options: Make) -> None:

@@ -33,7 +33,7 @@ from parquet_loader.pretokenize.select.dedup import SeenFile
 from parquet_loader.pretokenize.tokenizers.base import Lost
 from parquet_loader.pretokenize.write.folder import OutputFolder
 from parquet_loader.pretokenize.write.journal import Journal, Position
-from parquet_loader.pretokenize.write.manifest import BadEntry, FileEntry, Skipped
+from parquet_loader.pretokenize.write.manifest import BadEntry, FileEntry, Packed, Packing, Skipped
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 5000, "batch_bytes": 1500}
@@ -542,9 +542,19 @@ def test_a_made_up_journal_or_manifest_is_refused_in_a_line_or_holds_counts_and_
     position = Position(cursor=(1, 2, 3), documents=3, text_bytes=4, skipped=Skipped(bad=1))
     bad = (BadEntry(where="a:1", problem="bad"),)
     info = TokenizerInfo(name="t", sha256="0", vocab_size=9, eos_token="e", eos_id=8)
-    encoding = Encoding(column="tokens", dtype="uint16", tokenizer=info, eos_appended=True)
+    encoding = Encoding(
+        column="tokens",
+        dtype="uint16",
+        tokenizer=info,
+        eos_appended=True,
+        aligned={"document_ids": "int32"},
+        packing=Packing(seq_len=5, buffer_tokens=6),
+    )
+    packed = Packed(documents=1, cut_documents=2, padding=3)
     journal = Journal(fingerprint={"a": 1}, parts=(entry,), position=position, bad_records=bad).to_json()
-    manifest = Manifest(encoding=encoding, files=(entry,), bad_records=bad, fingerprint={"a": 1}).to_json()
+    manifest = Manifest(
+        encoding=encoding, files=(entry,), bad_records=bad, packed=packed, fingerprint={"a": 1}
+    ).to_json()
     refused = 0
     for text, read in [
         *((text, lambda text: Journal.from_json(text, "the journal")) for text in made_up(journal)),
@@ -560,9 +570,11 @@ def test_a_made_up_journal_or_manifest_is_refused_in_a_line_or_holds_counts_and_
         assert all(type(number) is int and number >= 0 for number in numbers_in(files))
         assert all(re.fullmatch(r"[0-9]+\.parquet", file.name) for file in files)
         if isinstance(made, Journal):
-            counts = [made.position.documents, made.position.text_bytes, *(made.position.cursor or ())]
+            at = made.position
+            counts = [at.documents, at.text_bytes, at.rows, at.cut_documents, *(at.cursor or ())]
             assert all(type(number) is int and number >= 0 for number in counts)
         else:
+            assert type(made.describe_packing()) is str
             assert made.documents >= 0 and made.tokens >= 0 and made.encoding.tokenizer.vocab_size >= 0
     assert refused > 500
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +16,8 @@ from parquet_loader.pretokenize.write.best_fit import cut, pack
 from parquet_loader.pretokenize.write.manifest import Packing
 from parquet_loader.pretokenize.write.packer import (
     Buffer,
+    PackedRows,
     Packer,
-    RowLedger,
     check_packing,
     pieces_from_bytes,
     pieces_to_bytes,
@@ -86,16 +85,21 @@ def buffers_of(packer: Packer, documents: Sequence[Document], batches: Sequence[
     return [*made, *packer.finish()]
 
 
-def rows_of(buffers: Sequence[Buffer]) -> list[tuple[list[int], list[int]]]:
+def rows_in(batches: Sequence[TokenBatch]) -> list[tuple[list[int], list[int]]]:
     """Tokens and the numbers of their documents, row after row; other aligned columns go with the tokens."""
     rows = []
-    for buffer in buffers:
-        np.testing.assert_array_equal(buffer.rows.aligned["negative"], -buffer.rows.tokens.astype(np.int64))
-        ends = np.cumsum(buffer.rows.lengths)[:-1]
-        numbers = np.split(buffer.rows.aligned["document_ids"], ends) if len(buffer.rows.lengths) else []
-        tokens = np.split(buffer.rows.tokens, ends) if len(buffer.rows.lengths) else []
-        rows += [(ids.tolist(), number.tolist()) for ids, number in zip(tokens, numbers, strict=True)]
+    for batch in batches:
+        np.testing.assert_array_equal(batch.aligned["negative"], -batch.tokens.astype(np.int64))
+        numbers, start = batch.aligned["document_ids"], 0
+        for length in batch.lengths.tolist():
+            rows.append((batch.tokens[start : start + length].tolist(), numbers[start : start + length].tolist()))
+            start += length
+        assert start == len(batch.tokens)
     return rows
+
+
+def rows_of(buffers: Sequence[Buffer]) -> list[tuple[list[int], list[int]]]:
+    return rows_in([buffer.rows for buffer in buffers])
 
 
 streams = st.tuples(
@@ -156,15 +160,13 @@ def test_a_run_goes_on_from_any_row(stream: tuple[int, int, str, list[int], list
             nonlocal done
             done += buffer.documents
 
-        ledger = RowLedger(on_buffer)
-        given_out = [len(ledger.add(buffer).lengths) for buffer in buffers]
-        assert sum(given_out) == len(expected)
-        ledger.take(written)
-        carried = pieces_from_bytes(pieces_to_bytes(ledger.carried), "carried")
-        again = buffers_of(Packer(packing, carried), documents[done:], batches)
-        left_out = RowLedger(lambda _: None, ledger.rows, carried)
-        rest = rows_of([replace(buffer, rows=left_out.add(buffer)) for buffer in again])
-        assert rest == expected[written:]
+        first = PackedRows(packing, on_buffer)
+        assert rows_in([*first.add(batch_of(documents)), *first.finish()]) == expected
+        first.take(written)
+        carried = pieces_from_bytes(pieces_to_bytes(first.carried), "carried")
+        again = PackedRows(packing, lambda _: None, rows=first.rows, carried=carried)
+        rest = [*again.add(batch_of(documents[done:])), *again.finish()]
+        assert rows_in(rest) == expected[written:]
 
 
 def test_carried_documents_fill_rows_that_would_be_far_from_full() -> None:
