@@ -26,6 +26,7 @@ from .errors import (
     PathNotFoundError,
     SourceExhaustedError,
     StorageError,
+    WriterFailedError,
 )
 from .index.build import build_index
 from .index.index import DatasetIndex
@@ -52,6 +53,7 @@ __all__ = [
     "PathNotFoundError",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
     "build_index",
     "merge_checkpoints",
     "temperature_weights",

@@ -10,6 +10,7 @@
     │   ├── CheckpointDamagedError            the bytes are not a complete checkpoint
     │   └── CheckpointMismatchError           a valid checkpoint, of another run, step or version
     ├── SourceExhaustedError                  a mixture needs more of a source than max_epochs allows
+    ├── WriterFailedError (RuntimeError)      the writer of a growing set ended before the set was complete: says why
     ├── HelperError (RuntimeError)            a decoding process could not be started, or was ended from outside
     ├── LoaderClosedError (RuntimeError)      use after close()
     └── LoaderInUseError (RuntimeError)       use by two threads at the same time
@@ -36,6 +37,7 @@ __all__ = [
     "PretokenizeWarning",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
 ]
 
 
@@ -123,6 +125,10 @@ def of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
         error = copy.copy(error)
     error.args = (told,)
     return error
+
+
+class WriterFailedError(ParquetLoaderError, RuntimeError):
+    """The writer of a growing set has ended, and the set is not complete."""
 
 
 class HelperError(ParquetLoaderError, RuntimeError):

@@ -26,6 +26,7 @@ NAMES = [
     "PathNotFoundError",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
     "build_index",
     "merge_checkpoints",
     "temperature_weights",
@@ -115,5 +116,5 @@ def test_every_public_name_and_method_is_documented() -> None:
 
 def test_every_error_is_caught_by_the_root() -> None:
     errors = [value for name, value in vars(parquet_loader).items() if name.endswith("Error")]
-    assert len(errors) == 13
+    assert len(errors) == 14
     assert all(issubclass(error, ParquetLoaderError) for error in errors)

@@ -28,12 +28,14 @@ from subprocesses import finish, start
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import DatasetIndex, FileChangedError, LoaderClosedError, ParquetLoader, StorageError, build_index
+from parquet_loader.pretokenize import PretokenizeOptions, Progress, background, pretokenize
 from parquet_loader.pretokenize.convert.corpora import open_corpus
 from parquet_loader.pretokenize.tokenizers.base import TokenizerInfo
 from parquet_loader.pretokenize.write.folder import OutputFolder
 from parquet_loader.pretokenize.write.manifest import Encoding
 from parquet_loader.pretokenize.write.writer import SetWriter
 from parquet_loader.storage import open_storage
+from parquet_loader.storage.growing import GROWING_NAME, Growing
 from parquet_loader.storage.remote import FsspecStorage
 from parquet_loader.testing import (
     FaultProxy,
@@ -465,6 +467,49 @@ def test_two_loaders_of_one_process_share_nothing(server: S3Server, url: str, lo
 
 
 # ── what pretokenize writes there ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_set_grows_there_file_by_file_and_is_resumed(server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{number} " * 20 + "\n" for number in range(1500)))
+    fs = server.filesystem
+
+    def options(folder: str) -> PretokenizeOptions:
+        return PretokenizeOptions(
+            inputs=(str(tmp_path / "in.txt"),),
+            output=f"s3://bucket1/{folder}",
+            tokenizer="bytes",
+            publish="as-finished",
+            row_group_tokens=10_000,
+            file_tokens=30_000,
+            batch_bytes=5000,
+            storage_options=server.storage_options,
+        )
+
+    def there(folder: str) -> dict[str, bytes]:
+        fs.invalidate_cache()
+        found = [each["name"] for each in fs.ls(f"bucket1/{folder}", detail=True) if each["type"] == "file"]
+        return {path.rsplit("/", 1)[1]: fs.cat_file(path) for path in sorted(found)}
+
+    killed = f"killed-{uuid.uuid4().hex}"
+    seen: dict[str, bytes] = {}
+
+    def stop(done: Progress) -> None:
+        if done.tokens > 70_000:
+            seen.update(there(killed))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pretokenize(options(killed), progress=stop)
+    files = {name: content for name, content in seen.items() if name.endswith(".parquet")}
+    assert list(files) == [f"part-000000{number}.parquet" for number in range(3)]
+    growing = Growing.from_json(there(killed)[GROWING_NAME], GROWING_NAME)
+    assert (growing.state, growing.files, growing.reason) == ("failed", 3, "ZeroDivisionError")
+    with background(options(killed), log=tmp_path / "log") as writer:
+        assert writer.wait(60)
+    assert background(options(killed), starts=False).done
+    pretokenize(options("quiet"))
+    assert there(killed) == there("quiet")
+    assert {name: there(killed)[name] for name in files} == files
 
 
 @pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])
