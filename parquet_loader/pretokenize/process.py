@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -70,14 +71,15 @@ class Background:
         log: the file that has what the writer says; None if this process has not started it.
     """
 
-    def __init__(self, options: PretokenizeOptions, process: subprocess.Popen[bytes] | None, log: Path | None) -> None:
+    def __init__(self, options: PretokenizeOptions) -> None:
         self.folder: str = options.output
-        self.log = log
+        self.log: Path | None = None
         self._output = OutputFolder(options.output, options.storage_options)
-        self._process = process
+        self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._look_seconds = _LOOK_SECONDS if self._output.filesystem.is_local else _LOOK_SECONDS_AWAY
-        self._heard: tuple[str, float] = ("", time.monotonic())  # the last heartbeat, and when it was seen here
+        self._next_look = 0.0
+        self._heard = ("", time.monotonic())  # the last heartbeat, and when it was seen here
         self._complete = False
 
     def __enter__(self) -> Background:
@@ -101,12 +103,15 @@ class Background:
         return self._complete
 
     def poll(self) -> bool:
-        """Whether the set is complete.
+        """Whether the set is complete. Ten times a second, and once on an object store, the folder is looked at for it.
 
         Raises:
             WriterFailedError: it is not, and its writer has ended; says why.
         """
         ended = self._process is not None and self._process.poll() is not None
+        if not ended and time.monotonic() < self._next_look:
+            return self._complete
+        self._next_look = time.monotonic() + self._look_seconds
         if self.done:
             return True
         growing = self.progress()
@@ -174,22 +179,29 @@ class Background:
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return f"the writer of {self.folder} {how}{f': {said}' if said else ''}" + ("" if said[-1:] == "." else ".")
 
-    def _await_begin(self) -> None:
+    def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
         """Wait until the folder says that the set grows or is complete, so that a loader can open it.
+
+        Args:
+            start: starts the writer, or returns None if another process has started one. It is tried again: the
+                writer of a job that was killed may be about to end.
 
         Raises:
             WriterFailedError: neither will come.
         """
         end = time.monotonic() + _BEGIN_SECONDS
+        found = self.progress()  # by an earlier writer, or by one that writes already: the next heartbeat tells
         while not self.done:
+            if self._process is None and (started := start()) is not None:
+                self._process, self.log = started
             growing = self.progress()
-            if self._process is not None:
-                # What an earlier writer has left says nothing of this one.
-                if growing is not None and growing.writer.pid == self._process.pid and growing.state == "growing":
+            if growing is not None and growing.state == "growing":
+                if self._process is not None and growing.writer.pid == self._process.pid:
                     return
+                if self._process is None and (found is None or growing.updated != found.updated):
+                    return
+            if self._process is not None:
                 self.poll()
-            elif growing is not None and growing.state == "growing":
-                return
             elif time.monotonic() > end:
                 self.poll()
                 raise WriterFailedError(
@@ -240,19 +252,21 @@ def background(
         )
     output = OutputFolder(options.output, options.storage_options)
     _refuse_other(output, options)
-    writer = Background(options, None, None)
-    if writer.done:
-        return writer
-    lock, may_start = _may_start(output, starts)
-    try:
-        if may_start:
+
+    def start() -> tuple[subprocess.Popen[bytes], Path] | None:
+        lock, may_start = _may_start(output, starts)
+        try:
+            if not may_start:
+                return None
             path = _log_path(options.output) if log is None else Path(log)
-            writer = Background(options, _start(options, lock, path, nice, threads), path)
-    finally:
-        if lock is not None:
-            os.close(lock)  # the writer has inherited it
+            return _start(options, lock, path, nice, threads), path
+        finally:
+            if lock is not None:
+                os.close(lock)  # the writer has inherited it
+
+    writer = Background(options)
     try:
-        writer._await_begin()
+        writer._begin(start)
     except BaseException:
         writer.close()
         raise

@@ -13,9 +13,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from arrow_files import write_arrow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_rows import PAD, RandomRun, all_groups, row_files, rows_of
+from raw_sets import write_megatron, write_shards
 from reference import row_lanes
 from unique_sets import unique_groups, write_set
 
@@ -517,3 +519,30 @@ def test_a_source_that_comes_back_by_reweight_with_other_rows_is_refused(tmp_pat
             other.reweight({"a": 1})
         assert other.state_dict() == before
         next(iter(other))
+
+
+# ── formats ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_rows_are_the_same_in_every_format_that_knows_documents(tmp_path: Path, shorter: bool) -> None:
+    (groups,) = unique_groups(row_files(np.random.default_rng(14), 9, shorter=shorter, files=1, rows=60))
+    rows = [row for group in groups for row in group]
+    write_set(tmp_path / "parquet", [[rows]])
+    write_arrow(tmp_path / "file" / "a.arrow", rows, form="file")
+    write_arrow(tmp_path / "stream" / "a.arrow", rows, form="stream", codec="lz4")
+    (tmp_path / "megatron").mkdir()
+    write_megatron(tmp_path / "megatron" / "a", [[row] for row in rows])
+    expected = None
+    for name in ("parquet", "file", "stream", "megatron"):
+        options = dict(seq_len=8, overlap=1, packing="rows", pad_id=PAD if shorter else None, epochs=2)
+        for ranks in (1, 3):
+            steps = whole_run(tmp_path / name, ranks, **options, **ORDER)
+            expected = expected or steps
+            assert steps == expected
+
+
+def test_a_stream_of_ids_has_no_rows(tmp_path: Path) -> None:
+    write_shards(tmp_path / "raw", [[[1, 2, 3, 4]] * 20], eos_id=0)
+    with pytest.raises(ConfigError, match="packing='rows' needs rows that are told apart, and this set is a stream"):
+        ParquetLoader(tmp_path / "raw", seq_len=10, lanes=1, packing="rows")

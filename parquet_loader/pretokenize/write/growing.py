@@ -47,7 +47,7 @@ class Marker:
         self._published = published
         self._expected: Mapping[str, int] | None = None
         self._encoded: int | None = None
-        self._encoded_at: deque[tuple[float, int]] = deque()
+        self._encoded_at = deque([(time.monotonic(), sum(each.tokens for each in published))])
         self._beats: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._beat, name="pretokenize-heartbeat", daemon=True)
 
@@ -108,7 +108,7 @@ class Marker:
             return None
         now, tokens = time.monotonic(), self._encoded
         self._encoded_at.append((now, tokens))
-        while now - self._encoded_at[0][0] > _SECONDS_OF_A_RATE:
+        while len(self._encoded_at) > 2 and now - self._encoded_at[0][0] > _SECONDS_OF_A_RATE:
             self._encoded_at.popleft()
         began, before = self._encoded_at[0]
         return round((tokens - before) / (now - began), 1) if now > began else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import random
 import signal
 import subprocess
@@ -192,27 +193,32 @@ def test_a_run_that_is_stopped_again_and_again_publishes_what_a_quiet_one_does(
 
 
 def test_kills_at_random_moments_show_no_other_bytes(
-    tmp_path: Path, command: list[str], tool_env: dict[str, str], texts: list[str], jsonl: Callable[..., Path]
+    tmp_path: Path, command: list[str], tool_env: dict[str, str], slow_source: Path
 ) -> None:
-    jsonl(texts * 40)
-    sizes = ["--row-group-tokens", "20_000", "--file-tokens", "60_000", "--batch-bytes", "20_000"]
-    arguments = [*command, "--input", "in.jsonl", "--tokenizer", "bytes", "--publish", "as-finished", *sizes]
-    subprocess.run([*arguments, "--output", "quiet"], cwd=tmp_path, env=tool_env, check=True, capture_output=True)
-    watcher, rng = Watcher(tmp_path / "killed"), random.Random(0)
-    kills = 0
+    environment = tool_env | {"PYTHONPATH": f"{tool_env['PYTHONPATH']}{os.pathsep}{slow_source}"}
+    sizes = ["--row-group-tokens", "2000", "--file-tokens", "6000", "--batch-bytes", "1000"]
+    arguments = [*command, "--source", "slow:Slow", "--tokenizer", "bytes", "--publish", "as-finished", *sizes]
+
+    def start(output: str, seconds: float) -> subprocess.Popen[bytes]:
+        line = [*arguments, "--output", output, "--input", str(seconds), "-1"]
+        return subprocess.Popen(line, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+
+    watcher, rng, kills = Watcher(tmp_path / "killed"), random.Random(0), 0
     while not (tmp_path / "killed" / "_manifest.json").exists():
-        with subprocess.Popen([*arguments, "--output", "killed"], cwd=tmp_path, env=tool_env) as process:
-            new, end = len(watcher.seen) + rng.randrange(4, 12), time.monotonic() + 60
+        with start("killed", 0.03) as process:
+            new, end = len(watcher.seen) + rng.randrange(2, 6), time.monotonic() + 150
             while process.poll() is None and len(watcher.seen) < new:
                 watcher.look()
                 assert time.monotonic() < end
-            time.sleep(rng.random() * 0.02)
+            time.sleep(rng.random() * 0.2)
             kills += process.poll() is None
             process.send_signal(signal.SIGKILL)
         watcher.look()
     watcher.check()
-    pretokenize_again = subprocess.run([*arguments, "--output", "killed"], cwd=tmp_path, env=tool_env, check=False)
-    assert pretokenize_again.returncode == 0
+    for output in ("killed", "quiet"):  # the first has at most its staging folder to remove
+        with start(output, 0) as process:
+            pass
+        assert process.returncode == 0
     assert kills > 2
     assert contents(tmp_path / "killed") == contents(tmp_path / "quiet")
 
