@@ -308,7 +308,6 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     follow = options.follow if part.follow is None else part.follow
     growth, complete = None, True
     read = _IndexReader(
-        storage,
         column=column,
         cache_dir=options.cache_dir,
         budget_bytes=options.budget_bytes,
@@ -324,7 +323,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         growth = Follower(storage, kind, read, patience)
         index, complete = growth.known
     elif part.index is None:
-        index = read(None, None)
+        index = read(storage, None, None)
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
@@ -424,23 +423,21 @@ class _IndexReader:
     """Makes the index of a set, again and again while it grows.
 
     Args:
-        storage: of the set.
         options: of `index_storage`.
 
     Attributes:
         first: what the set turned out to be, which files that come later must be too.
     """
 
-    def __init__(self, storage: Storage, **options: Any) -> None:
-        self._storage = storage
+    def __init__(self, **options: Any) -> None:
         self._options = options
         self.first: EngineConfig | None = None
 
-    def __call__(self, files: list[FileInfo] | None, before: DatasetIndex | None) -> DatasetIndex:
+    def __call__(self, storage: Storage, files: list[FileInfo] | None, before: DatasetIndex | None) -> DatasetIndex:
         if before is None:
-            return index_storage(self._storage, listed=files, **self._options)
+            return index_storage(storage, listed=files, **self._options)
         given = {**self._options, "column": before.column, "format": before.format}
-        index = index_storage(self._storage, listed=files, **given)
+        index = index_storage(storage, listed=files, **given)
         if self.first is not None:
             _check_arrived(index, self.first)
         return index

@@ -59,8 +59,13 @@ class LocalStorage:
         """Whether it is one folder, and not a file, a glob, or several."""
         return [entry.kind for entry in self._entries] == ["folder"]
 
-    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
-        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
+    def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with.
+
+        Args:
+            names: of files that are wanted too.
+            stop: as for `read`.
+        """
         return self.find(lambda inside: is_data(inside) or inside in names), self._base
 
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:

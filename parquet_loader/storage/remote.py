@@ -150,15 +150,20 @@ class FsspecStorage:
         """Whether it is one folder, and not a file, a glob, or several."""
         return [entry.kind for entry in self._entries] == ["folder"]
 
-    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
-        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
-        return self.find(lambda inside: is_data(inside) or inside in names), self._base
+    def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with.
 
-    def find(self, wants: Callable[[str], bool]) -> Listing:
-        """All files that are wanted, of whatever kind."""
+        Args:
+            names: of files that are wanted too.
+            stop: as for `read`.
+        """
+        return self.find(lambda inside: is_data(inside) or inside in names, stop), self._base
+
+    def find(self, wants: Callable[[str], bool], stop: threading.Event | None = None) -> Listing:
+        """All files that are wanted, of whatever kind; ``stop`` is as for `read`."""
         listing = Listing(wants)
         wanted: dict[str, Mapping[str, Any]] = {}
-        found_by_entry = self._all_at_once(self._find, self._entries)
+        found_by_entry = self._all_at_once(functools.partial(self._find, stop=stop), self._entries)
         for entry, (found, _) in zip(self._entries, found_by_entry, strict=True):
             files = ((path, info) for path, info in found.items() if info["type"] != "directory" and path[-1] != "/")
             wanted.update((path, info) for path, info in files if listing.wants(path, entry))
@@ -184,13 +189,15 @@ class FsspecStorage:
             )
         return listing
 
-    def _find(self, entry: Entry) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
+    def _find(self, entry: Entry, stop: threading.Event | None) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
         """What an entry leads to, and which of that it names itself."""
         if entry.kind == "file":
             return {entry.path: self._info(entry.path)}, {entry.path}
 
         def ask(name: str, path: str) -> dict[str, Mapping[str, Any]]:
-            return dict(self._call(path, lambda until: self._run(name, path, detail=True, until=until)))
+            return dict(
+                self._call(path, lambda until: self._run(name, path, detail=True, until=until, stop=stop), stop)
+            )
 
         self.filesystem.invalidate_cache()  # a listing must show what is there now
         if entry.kind == "folder":
