@@ -173,7 +173,8 @@ class ParquetLoader:
         while True:
             if restored != self._restored:
                 epoch, restored = self.epoch, self._restored
-            self._turn.run(self._run.settle)
+            if not self._run.is_settled:
+                self._turn.run(self._run.settle)
             if self._run.over or (self.epoch != epoch and not self.sources):
                 return
             yield self._next()
