@@ -4,7 +4,8 @@
     ├── ConfigError (ValueError)              an argument that cannot work: says the value, the bound, the cure
     ├── StorageError (OSError)                a path that cannot be listed or read
     │   ├── PathNotFoundError (FileNotFoundError)
-    │   └── FileChangedError                  not the file that was indexed
+    │   ├── FileChangedError                  not the file that was indexed
+    │   └── GrowthTimeoutError                a set that is followed, and did not grow for too long
     ├── DataError                             readable, but not what it should be: names file, row group, column
     ├── CheckpointError (ValueError)
     │   ├── CheckpointDamagedError            the bytes are not a complete checkpoint
@@ -29,6 +30,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FileChangedError",
+    "GrowthTimeoutError",
     "HelperError",
     "LoaderClosedError",
     "LoaderInUseError",
@@ -75,6 +77,10 @@ class FileChangedError(StorageError):
     """
 
     now: tuple[int | None, str] | None = None
+
+
+class GrowthTimeoutError(StorageError):
+    """A set that is followed, and neither grew for too long nor is complete."""
 
 
 class DataError(ParquetLoaderError):

@@ -114,9 +114,10 @@ def index_storage(
     format: str | None = None,
     raw_dtype: np.dtype[np.integer] | None = None,
     aligned: Sequence[str] = (),
+    listed: list[FileInfo] | None = None,
 ) -> DatasetIndex:
-    """`build_index` over a storage that is open already."""
-    listed = storage.list_files()
+    """`build_index` over a storage that is open already, and of files that it has listed."""
+    listed = storage.list_files() if listed is None else listed
     file_format = format_of(storage, listed, format)
     if aligned and file_format.name == "raw":
         raise ConfigError(

@@ -6,7 +6,7 @@ import fnmatch
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import PurePath
 
 from ..errors import PathNotFoundError, StorageError
@@ -54,6 +54,15 @@ class LocalStorage:
     def list_files(self) -> list[FileInfo]:
         return self.find(is_data).data_files(self._base, self.root, self._kind)
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is one folder, and not a file, a glob, or several."""
+        return [entry.kind for entry in self._entries] == ["folder"]
+
+    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
+        return self.find(lambda inside: is_data(inside) or inside in names), self._base
+
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
         """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
         lost: dict[str, StorageError] = {}
@@ -74,7 +83,7 @@ class LocalStorage:
                     lost[path] = error
                     continue
                 if status is not None:
-                    found.append(Found(path, status.st_size, str(status.st_mtime_ns), is_named))
+                    found.append(Found(path, status.st_size, str(status.st_mtime_ns), is_named, status.st_mtime))
             listing.found.append(sorted(found, key=lambda each: each.path))
         return listing
 

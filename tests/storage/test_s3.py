@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 import traceback
@@ -22,6 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.loaders import JSONFileLoader
 from fsspec.implementations.local import LocalFileSystem
+from growing_sets import S3Writer, copy_finished, make_files, quick_looks, run_of_ranks, take, total_of
+from growing_sets import digest as digest_of
 from raw_sets import random_files, write_megatron, write_shards
 from s3_server import S3Server, environment_for, options_for, s3_server
 from subprocesses import finish, start
@@ -49,6 +52,8 @@ from parquet_loader.testing import (
     every,
     randomly,
 )
+
+__all__ = ["quick_looks"]
 
 FILES = unique_groups([[[7] * 60 for _ in range(4)] for _ in range(6)])
 
@@ -510,6 +515,28 @@ def test_a_set_grows_there_file_by_file_and_is_resumed(server: S3Server, tmp_pat
     pretokenize(options("quiet"))
     assert there(killed) == there("quiet")
     assert {name: there(killed)[name] for name in files} == files
+
+
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("seed", range(max(1, int(os.environ.get("FOLLOW_RUNS", "4")) // 4)))
+def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) -> None:
+    files = make_files(tmp_path / "files", seed, 5)
+    options: dict[str, Any] = {"seq_len": 16, "lanes": 4, "window": 3, "seed": seed}
+    count = int(total_of(files) / 64 * 1.4)
+    with ParquetLoader(copy_finished(files, tmp_path / "finished"), **options, follow=True) as loader:
+        expected = digest_of(take([loader], count))
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    writer = S3Writer(server.filesystem, prefix, files, tmp_path / "unused")
+    thread = threading.Thread(target=writer.run, args=(seed, threading.Event(), 0.1))
+
+    def opened(**more: Any) -> ParquetLoader:
+        return ParquetLoader(f"s3://{prefix}", **options, **more, storage_options=server.storage_options)
+
+    thread.start()
+    lives = ((1, count // 3, True), (2, count // 3, True), (1, count - 2 * (count // 3), True))
+    assert digest_of(run_of_ranks(opened, iter(lives))) == expected
+    thread.join()
+    assert digest_of(run_of_ranks(opened, iter([(2, count, True)]))) == expected
 
 
 @pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])
