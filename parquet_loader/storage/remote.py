@@ -157,10 +157,14 @@ class FsspecStorage:
             names: of files that are wanted too.
             stop: as for `read`.
         """
-        return self.find(lambda inside: is_data(inside) or inside in names, stop), self._base
+        return self.find(lambda inside: is_data(inside) or inside in names, stop, times=True), self._base
 
-    def find(self, wants: Callable[[str], bool], stop: threading.Event | None = None) -> Listing:
-        """All files that are wanted, of whatever kind; ``stop`` is as for `read`."""
+    def find(
+        self, wants: Callable[[str], bool], stop: threading.Event | None = None, *, times: bool = False
+    ) -> Listing:
+        """All files that are wanted, of whatever kind; with ``times`` also when they were written. ``stop`` is as for
+        `read`.
+        """
         listing = Listing(wants)
         wanted: dict[str, Mapping[str, Any]] = {}
         found_by_entry = self._all_at_once(functools.partial(self._find, stop=stop), self._entries)
@@ -182,7 +186,7 @@ class FsspecStorage:
                         wanted[path].get("size"),
                         _version(wanted[path]),
                         path in named,
-                        _modified(wanted[path]),
+                        _modified(wanted[path]) if times else None,
                     )
                     for path in sorted(wanted.keys() & found.keys())
                 ]
