@@ -310,13 +310,12 @@ class SetRun(Run):
 
     def use(self, opened: OpenSet) -> None:
         """Run on a set."""
-        self.set = opened
         self.order = opened.config.order
         self._configs = {ONLY: opened.config}
         self._texts = None
         self._begun_groups = (-1, False)
         self.finish = None
-        if self.options.epochs is not None and self.is_complete:
+        if self.options.epochs is not None and opened.config.growth is None:
             self.finish = finish_of(
                 self.order,
                 opened.config.first,
@@ -326,6 +325,7 @@ class SetRun(Run):
                 seq_len=self.options.seq_len,
                 overlap=self.options.overlap,
             )
+        self.set = opened  # last: an interrupt in between leaves it to be done again
 
     @property
     def is_complete(self) -> bool:
@@ -715,7 +715,6 @@ class MixtureRun(Run):
             if grown is each:
                 continue
             self._sets[name] = grown
-            self._note_sets()
             if name in self._configs:
                 self._configs = {**self._configs, name: grown.config}
             if grown.config.growth is None:
@@ -723,6 +722,7 @@ class MixtureRun(Run):
                 self._plan_for(self.plan.schedule)
                 if self.plan.limits != limits:  # the engine's threads know nothing of them
                     self.stop()
+            self._note_sets()  # last: an interrupt in between leaves it to be done again
 
     def _settle_limits(self) -> None:
         """Wait until it is known whether sources that may still grow, and may end, have enough for the next block."""

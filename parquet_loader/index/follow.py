@@ -166,17 +166,18 @@ class Follower:
         marker = self._marker = seen.marker
         if marker is not None and marker.updated != self._beat[0]:
             self._beat = (marker.updated, self._looked)
-        is_first = self._index is None
-        grown = self._grow(seen, stop)
-        if grown:
+        is_first = not hasattr(self, "known")
+        if self._grow(seen, stop):
             self._grown = self._looked
             self._has_come = not is_first
         if self._index is None:
             return False
         complete = seen.told_complete or self._is_over(seen)
-        if grown or complete:
+        # Not only where it has grown: an interrupt may have come in between.
+        has_news = complete or is_first or self._index is not self.known[0]
+        if has_news:
             self.known = self._index, complete
-        return grown or complete
+        return has_news
 
     def _seen(self, stop: threading.Event | None) -> _Seen:
         """What is there; of files, those before which no other can come any more."""
