@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from raw_sets import write_llm_c, write_megatron, write_shards
 
@@ -276,6 +278,59 @@ def test_an_id_out_of_range_is_an_error_that_tells_where(tmp_path: Path, dtype: 
         message = rf"chunk_000000\.bin, row group 0.*token 4 has token id {value}, outside \[0, 300\)"
         with pytest.raises(DataError, match=message):
             list(loader)
+
+
+def negative_shards(folder: Path, dtype: str) -> None:
+    write_shards(folder, [[[1, 2], [3, -1]], [[4] * 9]], eos_id=EOS, dtype=dtype)
+
+
+def negative_bin(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    np.array([1, 2, EOS, 3, -1, EOS], dtype).tofile(folder / "train.bin")
+
+
+def negative_npy(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    np.save(folder / "a.npy", np.array([1, 2, EOS, 3, -1, EOS], dtype))
+
+
+def negative_megatron(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    write_megatron(folder / "0", [[[1, 2]], [[3, -1]]], dtype=dtype)
+
+
+def negative_arrow(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    table = pa.table({"tokens": pa.array([[1, 2], [3, -1]], pa.list_(pa.from_numpy_dtype(dtype)))})
+    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+
+
+def negative_parquet(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    table = pa.table({"tokens": pa.array([[1, 2], [3, -1]], pa.list_(pa.from_numpy_dtype(dtype)))})
+    pq.write_table(table, folder / "a.parquet", write_statistics=False)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize(
+    "make",
+    [negative_shards, negative_bin, negative_npy, negative_megatron, negative_arrow, negative_parquet],
+)
+def test_negative_ids_of_any_type_and_format_are_refused_whatever_the_vocabulary(
+    tmp_path: Path, make: Callable[[Path, str], None], dtype: str
+) -> None:
+    """Also where the ids are held in two bytes, in which -1 would be 65535."""
+    make(tmp_path / "set", dtype)
+    raw_dtype = dtype if make is negative_bin else None
+    for vocab_size in (None, 100, 300, 40_000, 65_536, 70_000):
+        for eos_id in (None, EOS):
+            given = {"vocab_size": vocab_size, "eos_id": eos_id, "shuffle": False, "raw_dtype": raw_dtype}
+            with (
+                pytest.raises(DataError, match=r"has token id -1.*, outside \[0, "),
+                ParquetLoader(tmp_path / "set", **OPTIONS | given) as loader,
+            ):
+                list(loader)
 
 
 def test_columns_are_not_to_be_had_of_raw_files(tmp_path: Path) -> None:
