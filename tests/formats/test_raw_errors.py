@@ -92,7 +92,7 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         shards,
         lambda to: (to / "chunk_000001.bin").unlink(),
         PathNotFoundError,
-        "names 'chunk_000001.bin', which is not",
+        "names 'chunk_000001.bin', which is not there: fetch it",
     ),
     (shards, lambda to: set_meta(to, dtype="float32"), ConfigError, "ids of float32 and .* of uint16"),
     (
@@ -115,14 +115,24 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         DataError,
         r"meta\.json: 'tokens' should be a whole number, got 6\.0",
     ),
-    (shards, lambda to: set_meta(to, file="../outside.bin"), PathNotFoundError, r"names '\.\./outside\.bin', which is"),
+    (
+        shards,
+        lambda to: set_meta(to, file="../outside.bin"),
+        PathNotFoundError,
+        r"names '\.\./outside\.bin', which does not lie below its folder: .* such as 'outside\.bin'",
+    ),
     (
         shards,
         lambda to: set_meta(to, file=str(to.parent / "outside.bin")),
         PathNotFoundError,
-        "outside.bin', which is not",
+        "/outside.bin', which does not lie below its folder",
     ),
-    (shards, lambda to: set_meta(to, file="meta.json"), PathNotFoundError, r"names 'meta\.json', which is not"),
+    (
+        shards,
+        lambda to: set_meta(to, file="meta.json"),
+        PathNotFoundError,
+        r"names 'meta\.json', which has no name of a file",
+    ),
     (shards, lambda to: set_meta(to, file="chunk_000001.bin"), DataError, r"it names 'chunk_000001\.bin' twice"),
     (shards, lambda to: (to / "meta.json").write_text("[" * 100_000), DataError, r"meta\.json: cannot be read"),
     (shards, lambda to: (to / "meta.json").write_text('{"a":' * 100_000), DataError, r"meta\.json: cannot be read"),
@@ -249,13 +259,15 @@ def test_a_raw_dtype_that_the_files_contradict_is_refused(tmp_path: Path, make: 
         build_index(tmp_path / "set", raw_dtype="uint32")
 
 
-def test_megatrons_ids_alone_are_a_stream_of_the_given_type(tmp_path: Path) -> None:
+def test_megatrons_ids_without_their_index_are_a_stream_of_the_given_type(tmp_path: Path) -> None:
     megatron(tmp_path / "set")
-    with pytest.raises(ConfigError, match=r"give raw_dtype='uint16' .* the folder where 1\.idx lies"):
+    (tmp_path / "set" / "1.idx").unlink()
+    with pytest.raises(ConfigError, match=r"give raw_dtype='uint16' .* or put 1\.idx beside it"):
         build_index(tmp_path / "set" / "1.bin")
     assert build_index(tmp_path / "set" / "1.bin", raw_dtype="uint16").is_stream
+    (tmp_path / "set" / "0.bin").unlink()
     with pytest.raises(PathNotFoundError, match=r"0\.bin, which it tells of, is not there"):
-        build_index(tmp_path / "set" / "0.idx", format="raw")
+        build_index(tmp_path / "set" / "0.idx")
 
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:

@@ -41,12 +41,13 @@ class MetaFile:
     tokenizer: str | None
 
 
-def read_meta(raw: bytes, path: str) -> list[MetaFile]:
+def read_meta(raw: bytes, path: str, *, may_be_other: bool = False) -> list[MetaFile]:
     """What a ``meta.json`` says, in its order; one file at least.
 
     Args:
         raw: its bytes.
         path: how errors name it.
+        may_be_other: whether one that names no file is taken for something else under that name: nothing is said then.
 
     Raises:
         DataError: it is damaged, or not about files of ids.
@@ -66,6 +67,8 @@ def read_meta(raw: bytes, path: str) -> list[MetaFile]:
         ]
         common = {key: value for key, value in values.items() if key not in lists}
         entries = values[lists[0]] if len(lists) == 1 else [values] if "file" in values else None
+    if may_be_other and not _names_a_file(entries):
+        return []
     if (
         not isinstance(entries, list)
         or not entries
@@ -73,6 +76,10 @@ def read_meta(raw: bytes, path: str) -> list[MetaFile]:
     ):
         raise DataError('each chunk should have an entry with its "file".', path=path)
     return [_meta_file(common | each, path) for each in entries]
+
+
+def _names_a_file(entries: object) -> bool:
+    return isinstance(entries, list) and any(isinstance(each, dict) and "file" in each for each in entries)
 
 
 def _meta_file(values: Mapping[str, Any], path: str) -> MetaFile:
