@@ -253,6 +253,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
+    index.check_eos(eos_id)
     threads = threads or _worthwhile_threads(index)
     rows = None
     held_dtype = _held_dtype(index, dtype, options.bound, eos_id if pad_id is None else pad_id)
@@ -270,7 +271,8 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     total = int(group_tokens.sum()) * (1 if rows is None else rows.width)
     if not total or (not appends_eos and not index.tokens.any()):
         shown = storage.identity.replace("\n", ", ")
-        raise ConfigError(f"{shown} holds no token: all of its {int(index.rows.sum()):,} documents are empty")
+        where = f"all of its {int(index.rows.sum()):,} documents are empty" if len(index) else "its files are empty"
+        raise ConfigError(f"{shown} holds no token: {where}")
     window = part.window if part.window is not None else options.window
     wanted = _MIXED_TOKENS if mixed else _ALONE_TOKENS
     first, last = lane_range(options.rank, options.world_size, options.lanes)

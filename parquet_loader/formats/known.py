@@ -16,7 +16,13 @@ __all__ = ["format_named", "format_of"]
 
 _FORMATS: dict[str, Format] = {each.name: each for each in (PARQUET, ARROW, RAW)}
 # How files begin, for those whose names say nothing.
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "raw"}
+_MAGIC = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+    b"\x93NUMPY": "raw",
+    b"PK\x03\x04": "raw",
+}
 
 
 def format_named(name: str) -> Format:

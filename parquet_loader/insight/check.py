@@ -87,10 +87,11 @@ class Ends:
     Attributes:
         eos_id: the id.
         ending: documents that end with it: a loader with this ``eos_id`` would append a second one.
-        missing: documents that do not, empty ones among them.
+        missing: documents that do not, empty ones among them; of a stream the ends of row groups that cut a document
+            in two, or of files that do not end with it.
         inside: how often the id comes elsewhere.
         doubled: documents that end with two.
-        example: the first document that ends otherwise.
+        example: the first document that ends otherwise; None of a stream.
     """
 
     eos_id: int
@@ -211,6 +212,7 @@ def check(
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
     column = column or (expected.column if expected is not None else None)
     found, faults = readable_index(storage, column, workers, format, dtype)
+    found.check_eos(eos_id)
     if expected is not None:
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
@@ -510,7 +512,7 @@ class _Check:
         of = dict(zip(FIELDS, self._state.numbers.T, strict=True))
         lacking = np.flatnonzero(of["first_eos_missing"] >= 0)
         example = None
-        if len(lacking):
+        if len(lacking) and not self._index.is_stream:
             example = self.place(int(lacking[0]), int(of["first_eos_missing"][lacking[0]]), 0)
         missing = int(of["eos_missing"].sum())
         return Ends(

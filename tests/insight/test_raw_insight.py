@@ -93,6 +93,13 @@ def test_damage_is_found_where_it_is(folder: Path) -> None:
     assert faults
 
 
+def test_an_eos_id_that_ends_nothing_is_a_problem(folder: Path) -> None:
+    is_stream = (folder / "meta.json").exists()
+    problems = inspect(folder, eos_id=499).problems
+    assert any("the id 499 ends no document in" in each for each in problems) == is_stream
+    assert not inspect(folder, eos_id=EOS).problems
+
+
 def test_inspect_and_plan_do_not_guess_how_many_documents_there_are(folder: Path, files: list[list[list[int]]]) -> None:
     is_stream = (folder / "meta.json").exists()
     found = inspect(folder, eos_id=EOS)

@@ -26,7 +26,7 @@ from ...errors import ConfigError, DataError, PathNotFoundError
 from ...storage.base import FileInfo, Storage
 from ...storage.kinds import kind_of
 from ..base import CODEC_NAMES, ENTRY_ARRAYS, MAX_SLOTS, STREAM_DOCUMENT_TOKENS, ColumnLayout, Counting, FileEntry
-from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head
+from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head, refuse_other
 from .megatron import HEAD_BYTES, MegatronHead, check_size, document_ends, read_head
 from .meta import MetaFile, read_meta
 
@@ -253,6 +253,7 @@ class RawReader:
         if told is not None and dtype is not None and dtype != told.dtype:
             raise _other_dtype(file.path, told.dtype, dtype)
         if told is None:
+            refuse_other(raw, file.path)
             told = _headless(file, dtype)
         if meta is not None and meta.tokens is not None and meta.tokens != told.tokens:
             raise DataError(

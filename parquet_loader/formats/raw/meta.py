@@ -74,7 +74,10 @@ def read_meta(raw: bytes, path: str, *, may_be_other: bool = False) -> list[Meta
         or not entries
         or not all(isinstance(each, dict) and each.get("file") for each in entries)
     ):
-        raise DataError('each chunk should have an entry with its "file".', path=path)
+        raise DataError(
+            'each file should have an entry with its name, such as {"file": "chunk_000000.bin", "dtype": "uint16"}.',
+            path=path,
+        )
     return [_meta_file(common | each, path) for each in entries]
 
 
