@@ -29,6 +29,7 @@ from ..formats.known import format_named
 from ..index.build import raw_dtype_of
 from ..index.index import DatasetIndex
 from ..options import all_cores, file_format, integer
+from ..remarks import of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -234,7 +235,7 @@ def check(
         kept.save()
         raise
     faults = [*faults, *run.faults()]
-    notes = [*found.remarks(), *_of_streams(found, run.ends())]
+    notes = [*found.remarks(), *of_streams(found, storage, eos_id), *_of_ends(found, run.ends())]
     unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
     changes = kept.changes(unreadable)
     if changes is not None:
@@ -277,11 +278,9 @@ def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
     return True
 
 
-def _of_streams(index: DatasetIndex, ends: Ends | None) -> Iterator[str]:
-    """What to say of the documents of a stream."""
-    if index.is_stream and ends is None:
-        yield "what ends a document was not given, and each row group counts as one: give eos_id to tell them apart"
-    elif index.is_stream and ends is not None and not ends.ending:
+def _of_ends(index: DatasetIndex, ends: Ends | None) -> Iterator[str]:
+    """What to say of a stream in which nothing ends with what is to end its documents."""
+    if index.is_stream and ends is not None and not ends.ending:
         yield f"the id {ends.eos_id} ends no document, and each row group counts as one: give another eos_id"
 
 

@@ -28,6 +28,7 @@ from ..index.build import index_storage, raw_dtype_of
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
 from ..options import IndexLike, file_format
+from ..remarks import of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -342,7 +343,7 @@ def inspect(
         sampled_documents=sum(len(each.lengths) for each in looked),
         samples=tuple(_sampled(found, each, tokenizer) for each in _of_some(looked)),
         manifest=_manifest(source, storage_options, retry_seconds) or _written(storage, found),
-        remarks=found.remarks(),
+        remarks=(*found.remarks(), *of_streams(found, storage, eos_id)),
         problems=(
             *_left_out(left_out, found),
             *damaged,

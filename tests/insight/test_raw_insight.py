@@ -77,7 +77,7 @@ def test_check_counts_documents_and_finds_what_is_wrong(folder: Path, files: lis
     if is_stream:
         told = check(folder, vocab_size=500)
         assert told.documents == len(files)
-        assert any("give eos_id to tell them apart" in note for note in told.notes)
+        assert any("give eos_id=0, as meta.json says" in note for note in told.notes)
         told = check(folder, vocab_size=500, eos_id=499)
         assert any("the id 499 ends no document" in note for note in told.notes)
 
