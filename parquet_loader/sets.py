@@ -57,7 +57,7 @@ class Component:
     Attributes:
         source: a folder, a file, a glob, a list of them; local or any fsspec URL. The one argument without a name.
         column: the token column.
-        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has, or
+        eos_id: of this source, see `ParquetLoader`; None for nothing; ``"loader"`` for what the loader has, or
             for nothing where ``packing="rows"`` is given here.
         packing, pad_id: ``"rows"`` where its rows are packed already, and what shorter ones are filled up with.
         max_epochs: how often it may be read; None for no end. See ``exhausted`` of `ParquetLoader`.

@@ -172,6 +172,16 @@ def test_the_eos_id_that_a_meta_json_says_is_named_and_another_one_is_remarked_o
         assert [each for each in loader.remarks() if "give eos_id, the id that ends each of them" in each]
 
 
+def test_the_example_of_a_meta_json_in_the_docs_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/formats.md").read_text()
+    meta = json.loads(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
+    for chunk in meta["chunks"]:
+        chunk["tokens"] = 9
+        np.arange(1, 10, dtype=meta["dtype"]).tofile(tmp_path / chunk["file"])
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert build_index(tmp_path).tokens.tolist() == [9, 9]
+
+
 @pytest.mark.parametrize("key", ["tokens", "num_tokens", "n_tokens"])
 def test_a_count_of_ids_that_does_not_match_is_refused_and_that_of_all_files_is_none_of_one(
     tmp_path: Path, key: str

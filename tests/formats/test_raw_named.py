@@ -129,13 +129,17 @@ def test_a_meta_json_that_is_named_without_its_files_is_refused_with_what_to_nam
     assert build_index(str(caught.value).split("name the folder ")[1]).total_tokens
 
 
-def test_a_copy_of_files_that_are_named_is_read_by_their_index(shards: Path, tmp_path: Path) -> None:
-    index = build_index(f"{shards}/chunk_*[02].bin")
+@pytest.mark.parametrize("pattern", ["chunk_*[02].bin", "*_text_document.bin", "r.u16"])
+def test_a_copy_of_files_that_are_named_is_read_by_their_index(tmp_path: Path, pattern: str) -> None:
+    folder = write_shards(tmp_path / "m", FILES, eos_id=EOS)
+    write_megatron(folder / "0_text_document", [[each] for each in FILES[1]])
+    np.arange(1, 99, dtype="<u2").tofile(folder / "r.u16")
+    index = build_index(f"{folder}/{pattern}", raw_dtype="uint16")
     index.save(tmp_path / "saved")
-    shutil.copytree(shards, tmp_path / "copy", copy_function=shutil.copyfile)
+    shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     found = []
-    for folder in (shards, tmp_path / "copy"):
-        with ParquetLoader(f"{folder}/chunk_*[02].bin", **OPTIONS, eos_id=EOS, index=tmp_path / "saved") as loader:
+    for place in (folder, tmp_path / "copy"):
+        with ParquetLoader(f"{place}/{pattern}", **OPTIONS, eos_id=EOS, index=tmp_path / "saved") as loader:
             found.append([batch.tokens.tolist() for batch in loader])
     assert found[0] == found[1]
     assert found[0]

@@ -144,10 +144,10 @@ class RawReader:
 
     def _tells(self, file: FileInfo) -> bool:
         """Whether a file is one of the set, and not one that lies beside those that are named and tells of none."""
-        if not file.is_beside or file.path.endswith((".bin", ".npy")):
-            return True
-        data = self._kinds.get(file.path.removesuffix(".idx") + ".bin")
-        return file.path.endswith(".idx") and (data is None or data.meta is None)
+        if file.is_beside and file.path.endswith(".idx"):
+            data = self._kinds.get(file.path.removesuffix(".idx") + ".bin")
+            return data is None or data.meta is None
+        return not file.is_beside or posixpath.basename(file.path) != "meta.json"
 
     def _kind_of(self, file: FileInfo) -> _Kind:
         """What tells of a file that no ``meta.json`` names."""
