@@ -19,6 +19,7 @@ from .errors import (
     ConfigError,
     DataError,
     FileChangedError,
+    GrowthTimeoutError,
     HelperError,
     LoaderClosedError,
     LoaderInUseError,
@@ -26,6 +27,7 @@ from .errors import (
     PathNotFoundError,
     SourceExhaustedError,
     StorageError,
+    WriterFailedError,
 )
 from .index.build import build_index
 from .index.index import DatasetIndex
@@ -44,6 +46,7 @@ __all__ = [
     "DatasetIndex",
     "Documents",
     "FileChangedError",
+    "GrowthTimeoutError",
     "HelperError",
     "LoaderClosedError",
     "LoaderInUseError",
@@ -52,6 +55,7 @@ __all__ = [
     "PathNotFoundError",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
     "build_index",
     "merge_checkpoints",
     "temperature_weights",

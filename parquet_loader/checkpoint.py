@@ -63,6 +63,9 @@ class SetIdentity:
         packing: ``"tokens"`` or ``"rows"``.
         rows, seq_len, overlap: of a set packed by rows, which has them in place of `tokens`: so releases that know of
             no such sets refuse its states.
+        first_epoch: ``"stored"`` where epoch 0 has row groups in storage order; the fingerprint and the counts are then
+            those of the row groups that were read, with which the set begins.
+        whole: with that, whether a position tells that they are all of the set.
     """
 
     fingerprint: str
@@ -77,10 +80,15 @@ class SetIdentity:
     rows: int = 0
     seq_len: int = 0
     overlap: int = 0
+    first_epoch: str = "permuted"
+    whole: bool = False
 
     def values(self) -> dict[str, Any]:
         """What a state keeps of it, plain values."""
-        beside = ("packing", "rows", "seq_len", "overlap") if self.packing == "tokens" else ("tokens",)
+        beside: tuple[str, ...] = ("tokens",)
+        if self.packing == "tokens":
+            beside = ("packing", "rows", "seq_len", "overlap")
+        beside += ("first_epoch", "whole") if self.first_epoch == "permuted" else ()
         return {name: value for name, value in asdict(self).items() if name not in beside}
 
     def differences(self, found: Mapping[str, Any], name: str = ONLY) -> list[str]:
@@ -90,6 +98,9 @@ class SetIdentity:
         packing = {"packing": found.get("packing", "tokens")}
         if not _same(packing["packing"], self.packing):  # the rest counts other things then
             found, values = packing, {"packing": self.packing}
+        first_epoch = {"first_epoch": found.get("first_epoch", "permuted")}
+        if not _same(first_epoch["first_epoch"], self.first_epoch):  # what follow=True makes it
+            found, values = first_epoch, {"first_epoch": self.first_epoch}
         return [
             f"{of}{field} is {_shortened(found.get(field, 'missing'))} in the checkpoint and {value!r} in this loader"
             for field, value in values.items()

@@ -4,12 +4,14 @@
     ├── ConfigError (ValueError)              an argument that cannot work: says the value, the bound, the cure
     ├── StorageError (OSError)                a path that cannot be listed or read
     │   ├── PathNotFoundError (FileNotFoundError)
-    │   └── FileChangedError                  not the file that was indexed
+    │   ├── FileChangedError                  not the file that was indexed
+    │   └── GrowthTimeoutError                a set that is followed, and did not grow for too long
     ├── DataError                             readable, but not what it should be: names file, row group, column
     ├── CheckpointError (ValueError)
     │   ├── CheckpointDamagedError            the bytes are not a complete checkpoint
     │   └── CheckpointMismatchError           a valid checkpoint, of another run, step or version
     ├── SourceExhaustedError                  a mixture needs more of a source than max_epochs allows
+    ├── WriterFailedError (RuntimeError)      the writer of a growing set ended before the set was complete: says why
     ├── HelperError (RuntimeError)            a decoding process could not be started, or was ended from outside
     ├── LoaderClosedError (RuntimeError)      use after close()
     └── LoaderInUseError (RuntimeError)       use by two threads at the same time
@@ -28,6 +30,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FileChangedError",
+    "GrowthTimeoutError",
     "HelperError",
     "LoaderClosedError",
     "LoaderInUseError",
@@ -36,6 +39,7 @@ __all__ = [
     "PretokenizeWarning",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
 ]
 
 
@@ -73,6 +77,10 @@ class FileChangedError(StorageError):
     """
 
     now: tuple[int | None, str] | None = None
+
+
+class GrowthTimeoutError(StorageError):
+    """A set that is followed, and neither grew for too long nor is complete."""
 
 
 class DataError(ParquetLoaderError):
@@ -123,6 +131,10 @@ def of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
         error = copy.copy(error)
     error.args = (told,)
     return error
+
+
+class WriterFailedError(ParquetLoaderError, RuntimeError):
+    """The writer of a growing set has ended, and the set is not complete."""
 
 
 class HelperError(ParquetLoaderError, RuntimeError):

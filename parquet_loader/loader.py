@@ -105,12 +105,21 @@ class ParquetLoader:
             ``["loss_mask"]``: they go wherever the tokens go, see `Batch.aligned`. Integers, booleans and floats.
             With ``eos_id`` a mapping of each name to its value at EOS: ``{"labels": -100}``. No part of what
             makes a run the same: a state may be loaded with others, or without.
+        follow: read a set while it is still being written, by `pretokenize` with ``publish="as-finished"`` or by
+            whoever only ever adds whole files in the order of their paths: batches wait until what they need is there.
+            Epoch 0 then takes row groups as they are stored, and ``window=None`` is about 4 million tokens. A state of
+            such a run may be loaded without it once the set is complete. See docs/growing.md.
+        wait_seconds: how long a set that is followed is waited for without its growing, before that is an error.
+        complete_after: with ``follow``, after how long without growth a set of another writer counts as complete: a
+            number of seconds, or ``"6h"``. None for never: then a manifest or a file ``_COMPLETE`` says so.
         strict: refuse to run where there are `remarks`.
 
     Raises:
         ConfigError: an argument that cannot work; says the value, the bound and what would work.
         StorageError: a path that is not there or cannot be read.
         DataError: a file that is not what its name says, or holds token ids that are out of range by its statistics.
+        WriterFailedError: of a set that is followed the writer has failed, and more is needed than is there.
+        GrowthTimeoutError: it has not grown for ``wait_seconds``.
 
     Not safe to use from several threads at the same time. After a fork the child continues on its own from the same
     position.
@@ -165,6 +174,7 @@ class ParquetLoader:
         while True:
             if restored != self._restored:
                 epoch, restored = self.epoch, self._restored
+            self._turn.run(self._run.settle)
             if self._run.over or (self.epoch != epoch and not self.sources):
                 return
             yield self._next()
@@ -188,7 +198,7 @@ class ParquetLoader:
             weight=len(rows.tokens) * self._options.world_size / self._options.lanes,
             lengths=rows.lengths,
             sources=rows.sources,
-            aligned=dict(rows.aligned),
+            aligned=rows.aligned,
             _starts=rows.origins,
             _origins=_Origins(_origins_of, rows.step, self._options),
         )
@@ -197,7 +207,7 @@ class ParquetLoader:
         """Batches of the current epoch, from its start to its end, wherever the loader is in it.
 
         Raises:
-            TypeError: of a mixture, which has no epochs.
+            TypeError: of a mixture, which has no epochs, or of a set that is still being written.
         """
         if isinstance(self._run, MixtureRun):
             raise TypeError(
@@ -412,7 +422,8 @@ class ParquetLoader:
 
         Whether the loader holds training up: ``wait_seconds`` that batches were waited for, of which
         ``wait_storage_seconds`` for requests, ``wait_decoding_seconds`` for decoding and shuffling, and
-        ``wait_budget_seconds`` since there was no room to begin earlier; and how far ahead it is, ``ahead_batches`` and
+        ``wait_budget_seconds`` since there was no room to begin earlier, ``wait_growth_seconds`` for files of a set
+        that is still being written; and how far ahead it is, ``ahead_batches`` and
         ``ahead_tokens`` of this rank that are decoded and can be taken at once. See docs/monitoring.md.
 
         Of a mixture also ``sources``: by name the ``tokens`` that the whole run has drawn, over all lanes, and how many
@@ -451,7 +462,7 @@ class ParquetLoader:
         for.
         """
         self._closed = True
-        self._run.stop()
+        self._run.stop(closed=True)
 
     def __enter__(self) -> ParquetLoader:
         self._check_open()

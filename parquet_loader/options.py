@@ -5,8 +5,10 @@ Every check ends in a `ConfigError` that names the argument and its value.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -41,6 +43,7 @@ __all__ = [
     "file_format",
     "fill_values",
     "integer",
+    "seconds_of",
     "signature_with",
     "spare_cores",
 ]
@@ -93,6 +96,9 @@ class LoaderKeywords(TypedDict, total=False):
     format: Literal["parquet", "arrow", "raw"] | None
     raw_dtype: DType | None
     aligned: Aligned
+    follow: bool
+    wait_seconds: float
+    complete_after: float | str | None
     strict: bool
 
 
@@ -135,6 +141,9 @@ class LoaderOptions:
     format: Literal["parquet", "arrow", "raw"] | None = None
     raw_dtype: DType | None = None
     aligned: Aligned = ()
+    follow: bool = False
+    wait_seconds: float = 600.0
+    complete_after: float | str | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -146,6 +155,7 @@ class LoaderOptions:
             "world_size": integer("world_size", self.world_size, 1),
             "uneven": boolean("uneven", self.uneven),
             "strict": boolean("strict", self.strict),
+            "follow": boolean("follow", self.follow),
             "overlap": integer("overlap", self.overlap, 0, 1),
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
             "processes": integer("processes", self.processes or 0, 0, _MOST_PROCESSES),
@@ -180,9 +190,11 @@ class LoaderOptions:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
         if self.exhausted not in EXHAUSTED:
             raise ConfigError(f"exhausted must be 'raise' or 'redistribute', not {self.exhausted!r}")
-        seconds = self.retry_seconds
-        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
-            raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {seconds!r}")
+        for name in ("retry_seconds", "wait_seconds"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
+                raise ConfigError(f"{name} must be a number of seconds, 0 or more, not {seconds!r}")
+        seconds_of(self.complete_after)
         check_type("column", self.column, str, type(None))
         check_type("storage_options", self.storage_options, Mapping, type(None))
         check_type("cache_dir", self.cache_dir, str, os.PathLike, type(None))
@@ -284,6 +296,29 @@ def integer(name: str, value: object, low: int, high: int | None = None) -> int:
         bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
         raise ConfigError(f"{name} must be an integer {bounds}, not {value!r}")
     return number
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(complete_after: object) -> float | None:
+    """The seconds of ``complete_after``: a number of them, or text such as ``"6h"``.
+
+    Raises:
+        ConfigError: neither.
+    """
+    if complete_after is None:
+        return None
+    value = complete_after
+    if isinstance(value, str) and value[-1:] in _UNITS:
+        with contextlib.suppress(ValueError):
+            value = float(value[:-1]) * _UNITS[value[-1:]]
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ConfigError(
+            f"complete_after must be a number of seconds, or text such as '90s', '30m', '6h' or '2d', not "
+            f"{complete_after!r}"
+        )
+    return float(value)
 
 
 def boolean(name: str, value: object) -> bool:

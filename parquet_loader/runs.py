@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from .engine.config import Counters, EngineConfig
 from .engine.cost import required_bytes
 from .engine.engine import Engine
 from .engine.fits import check_budget, check_mixture_budget
+from .engine.growth import OutgrownError, expected, windows_from
 from .engine.mixer import Mixer, Picked
 from .engine.pack import Origins
 from .engine.prefetch import StarvedError
@@ -81,9 +82,9 @@ class Rows(NamedTuple):
     tokens: TokenArray
     origins: Origins | WholeRows | Picked
     step: tuple[Progress, Mapping[str, EngineConfig], MixturePlan | None]
+    aligned: dict[str, AnyArray]
     lengths: IntArray | None = None
     sources: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None
-    aligned: Mapping[str, AnyArray] = MappingProxyType({})
 
 
 class Run:
@@ -106,6 +107,7 @@ class Run:
         self.counters = counters
         self.engine: Engine | None = None
         self.peak_bytes = 0
+        self._closed = False
         self._texts: tuple[tuple[object, ...], str, str] | None = None
 
     @property
@@ -144,6 +146,13 @@ class Run:
         """Whether there are no more rows."""
         return False
 
+    def settle(self) -> None:
+        """Wait until `epoch` and `over` can be told of the next batch.
+
+        Raises:
+            WriterFailedError, GrowthTimeoutError, StorageError: as `Follower.until`.
+        """
+
     def take(self) -> Rows:
         """The next rows; the run is after them then. After an error the next call begins at the same rows."""
         if self.engine is not None and (self.engine.halted or self.engine.pid != os.getpid()):
@@ -160,8 +169,9 @@ class Run:
     def _take(self) -> Rows:
         raise NotImplementedError
 
-    def stop(self) -> None:
-        """End the engine, if there is one."""
+    def stop(self, *, closed: bool = False) -> None:
+        """End the engine, if there is one; with ``closed``, for good."""
+        self._closed = self._closed or closed
         engine = self.engine
         if engine is not None:
             self.peak_bytes = max(self.peak_bytes, engine.budget.peak_bytes)
@@ -186,7 +196,7 @@ class Run:
         """The state here, or at another place."""
         here = progress or self.progress
         # Every batch has a state, and its texts hardly ever change.
-        key = here.lengths, here.skips, getattr(here, "stages", None), self._begun(here)
+        key = here.lengths, here.skips, getattr(here, "stages", None), self._begun(here), self._begins(here)
         if self._texts is None or not all(map(operator.is_, self._texts[0], key)):
             self._texts = key, history_text(here), sources_text(self.identities(here))
         _, history, sources = self._texts
@@ -197,6 +207,25 @@ class Run:
     def _begun(self, progress: Any) -> bool:
         """Whether all stages that there are have begun."""
         return True
+
+    def _begins(self, progress: Any) -> object:
+        """What identities depend on beside the history; the same object as long as that is the same."""
+        return None
+
+    def _await(self, config: EngineConfig, elements: int, name: str = ONLY) -> None:
+        """Wait until a set is known to begin with so many elements, or to be complete."""
+        growth = config.growth
+        if growth is None or elements <= config.order.total:
+            return
+        growth.until(
+            lambda: growth.known[1] or elements <= config.now.order.total,
+            closed=lambda: self._closed,
+            waited=functools.partial(self._count_growth, name),
+        )
+
+    def _count_growth(self, name: str, seconds: float) -> None:
+        waits = self.counters.waits
+        waits[name, "growth"] = waits.get((name, "growth"), 0.0) + seconds
 
     def read(self, state: RunState) -> Progress:
         """The progress that a state tells of, with rows of this run's length from there on.
@@ -247,6 +276,7 @@ class Run:
         """The same run without its engine."""
         copied = copy.copy(self)
         copied.engine, copied.counters, copied.peak_bytes = None, counters, 0
+        copied._closed = False
         return copied
 
     def _differences(self, state: RunState) -> list[str]:
@@ -279,8 +309,9 @@ class SetRun(Run):
         self.order = opened.config.order
         self._configs = {ONLY: opened.config}
         self._texts = None
+        self._begun_groups = (-1, False)
         self.finish = None
-        if self.options.epochs is not None:
+        if self.options.epochs is not None and self.is_complete:
             self.finish = finish_of(
                 self.order,
                 opened.config.first,
@@ -290,6 +321,28 @@ class SetRun(Run):
                 seq_len=self.options.seq_len,
                 overlap=self.options.overlap,
             )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the set is, as far as that has been noticed."""
+        return self.set.config.growth is None
+
+    def settle(self) -> None:
+        """See `Run`."""
+        if self.is_complete:
+            return
+        order, position = self.order, self.progress.position
+        reach = position // order.unit + 1
+        if self.options.epochs is not None:  # whether the row is full, or is there at all, is to be known too
+            reach = order.stops(position, 1, seq_len=self.options.seq_len, overlap=self.options.overlap)
+        self._await(self.set.config, reach * order.lanes)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Take notice of what is known of the set by now."""
+        grown = self.set.grown()
+        if grown is not self.set:
+            self.use(grown)
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
@@ -308,8 +361,8 @@ class SetRun(Run):
 
     @property
     def epoch(self) -> int:
-        """See `Run`."""
-        epoch = self.order.epoch_of(self.progress.position)
+        """See `Run`. 0 as long as more may come."""
+        epoch = self.order.epoch_of(self.progress.position) if self.is_complete else 0
         if self.finish is None:
             return epoch
         # A lane may have one token more than lane 0 has, of whose epoch batches are.
@@ -331,35 +384,61 @@ class SetRun(Run):
             self.use(opened)
 
     def batches_of_epoch(self) -> int:
-        """Batches of the current epoch, from its start to its end."""
+        """Batches of the current epoch, from its start to its end.
+
+        Raises:
+            TypeError: nobody knows yet.
+        """
+        self._grow()
+        if not self.is_complete:
+            raise TypeError(
+                "the set is still being written, and nobody knows how many batches an epoch will have: count steps, "
+                "for instance with itertools.islice(loader, n), or give TokenBatches the number of them"
+            )
         position, seq_len = self.progress.position, self.options.seq_len
         if self.finish is not None:
             return self.finish.batches_of(self.order, self.epoch, seq_len, position)
         return self.order.batches_of(self.epoch, seq_len, position)
 
     def _take(self) -> Rows:
+        self.settle()
+        try:
+            return self._rows()
+        except OutgrownError:  # its threads have seen larger row groups than it was made for
+            self.stop()
+            self._grow()
+            self.check_budget()
+            return self._rows()
+
+    def _rows(self) -> Rows:
         config, position = self.set.config, self.progress.position
         if self.engine is None:
+            reckoned = expected(config)
+            least_bytes = required_bytes(reckoned, self.order.window)
+            if reckoned is not config:
+                self.check_budget()
+                least_bytes = min(least_bytes, config.budget_bytes)
             self.engine = Engine(
-                [config],
+                [reckoned],
                 windows_of(config, position),
                 lengths=[self.progress.reached(self.order.lanes)],
                 dtype=config.dtype,
                 counters=self.counters,
-                least_bytes=required_bytes(config, self.order.window),
+                least_bytes=least_bytes,
             )
         seq_len, overlap = self.options.seq_len, self.options.overlap
         columns = seq_len + overlap if config.rows is None else seq_len
         lengths = self.finish.lengths(position, columns) if self.finish is not None else None
         ends = self.finish.ends if self.finish is not None and lengths is not None else None
         drawn = self.engine.rows(0, position, seq_len, overlap, ends=ends)
+        self._grow()
         tokens, *values = drawn.planes
         aligned = {plane.column: each for plane, each in zip(config.aligned, values, strict=True)} if values else {}
         step = self.progress, self._configs, None
         self.progress = self.progress.advanced(1)
         if config.rows is not None:
             lengths = drawn.lengths
-        return Rows(tokens, drawn.origins, step, lengths=lengths, aligned=aligned)
+        return Rows(tokens, drawn.origins, step, aligned, lengths=lengths)
 
     def ahead_tokens(self) -> dict[str, int]:
         """See `Run`."""
@@ -367,7 +446,21 @@ class SetRun(Run):
 
     def identities(self, progress: Progress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
-        return {ONLY: self.set.identity.values()}
+        return {ONLY: self.set.identity_at(progress.position).values()}
+
+    def _begins(self, progress: Progress) -> object:
+        """See `Run`."""
+        if not self.order.stored_first:
+            return None
+        if not self.is_complete:  # what was skipped may not be there yet
+            self._await(self.set.config, self.order.needed_for(progress.position) - self.order.lanes + 1)
+            self._grow()
+        position = progress.position
+        groups = self.order.begun_groups(position)
+        begins = (groups, groups > 0 and self.order.is_beyond(position, groups))
+        if begins != self._begun_groups:
+            self._begun_groups = begins
+        return self._begun_groups
 
     def read(self, state: RunState) -> Progress:
         """See `Run`."""
@@ -377,8 +470,9 @@ class SetRun(Run):
                 "set; give it the same dict of sources, and weights"
             )
         found = state.sources[ONLY]
-        opened = self.set.as_in(found)
-        differences = [*opened.identity.differences(found), *self._differences(state)]
+        come_to = self.set.come_to(found, lambda: self._closed)
+        opened = come_to.as_in(found)
+        differences = [*opened.differences(found), *self._differences(state)]
         if differences:
             raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
         if opened is not self.set:
@@ -400,11 +494,11 @@ def _check_border(progress: Progress, position: int) -> None:
         raise ConfigError(f"no batch begins at position {position:,}; one does at {begin:,} and at {following:,}")
 
 
-def windows_of(config: EngineConfig, position: int) -> Iterator[tuple[int, Window]]:
+def windows_of(config: EngineConfig, position: int) -> Iterator[tuple[int, Window | None]]:
     """The windows that a run of one set needs from a position on, as an `Engine` is given them."""
     # Of these lanes the last is the first to need a window.
-    for window in config.order.windows(position // config.order.unit, config.last - 1):
-        if config.epochs is not None and window.epoch >= config.epochs:
+    for window in windows_from(config, position // config.order.unit, config.last - 1):
+        if window is not None and config.epochs is not None and window.epoch >= config.epochs:
             return
         yield 0, window
 
@@ -440,6 +534,7 @@ class MixtureRun(Run):
         self._mixer: Mixer | None = None
         self._configs: dict[str, EngineConfig] = {}  # that it was made with
         self._reweighted = False  # since the engine was made, whose threads know nothing of it
+        self._last_begins: list[tuple[str, int, bool]] = []  # what the last state told of sources' beginnings
         schedule = self._schedule(options.weights)
         last = {name for name, _ in schedule[-1][1]}
         for name in sorted({name for _, weights in schedule for name, _ in weights}):
@@ -480,6 +575,12 @@ class MixtureRun(Run):
         if isinstance(weights, str):
             if weights != "tokens":
                 raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
+            growing = [name for name in self.names if self._open(name).config.growth is not None]
+            if growing:
+                raise ConfigError(
+                    f"weights='tokens' are in proportion to what each source holds, and nobody knows yet what "
+                    f"{growing[0]!r} will hold, which is still being written: give shares"
+                )
             return ((0, self._weights({name: self._open(name).config.order.total_tokens for name in self.names})),)
         if not isinstance(weights, (Mapping, Sequence)):
             raise ConfigError(f"weights must be shares, a schedule or 'tokens', not {weights!r}")
@@ -514,7 +615,11 @@ class MixtureRun(Run):
         self.plan = MixturePlan(
             lattice=Lattice(seed=self.options.seed, lanes=lanes),
             schedule=schedule,
-            limits={name: each.limit for name, each in self.sets.items() if each.max_epochs is not None},
+            limits={
+                name: each.limit
+                for name, each in self.sets.items()
+                if each.max_epochs is not None and each.config.growth is None
+            },
             redistribute=self.options.exhausted == "redistribute",
             overlap=self.options.overlap,
         )
@@ -558,10 +663,13 @@ class MixtureRun(Run):
 
     @property
     def epoch(self) -> int:
-        """Passes over as many tokens as all sources hold."""
+        """Passes over as many tokens as all sources hold; 0 as long as more may come to one."""
+        if self._growing:
+            return 0
         return self.progress.position * self.options.lanes // self._all_tokens
 
     def _take(self) -> Rows:
+        self._settle_limits()
         entered = self.progress.entered(self.plan)
         try:
             rows = self._rows(entered)
@@ -571,17 +679,58 @@ class MixtureRun(Run):
             # The threads read ahead for the weights of before, and the budget is full of it.
             self.stop()
             rows = self._rows(entered)
+        except OutgrownError:  # they have seen larger row groups than the engine was made for
+            self.stop()
+            self._grow()
+            self.check_budget()
+            rows = self._rows(entered)
         self.progress = entered.advanced(1, self.plan)
         return rows
+
+    @property
+    def _growing(self) -> dict[str, OpenSet]:
+        """The sources that may still grow, as far as that has been noticed."""
+        return {name: each for name, each in self.sets.items() if each.config.growth is not None}
+
+    def _grow(self) -> None:
+        """Take notice of what is known of the sources by now."""
+        for name, each in self._growing.items():
+            grown = each.grown()
+            if grown is each:
+                continue
+            self._sets[name] = grown
+            if name in self._configs:
+                self._configs = {**self._configs, name: grown.config}
+            if grown.config.growth is None:
+                limits = self.plan.limits
+                self._plan_for(self.plan.schedule)
+                if self.plan.limits != limits:  # the engine's threads know nothing of them
+                    self.stop()
+
+    def _settle_limits(self) -> None:
+        """Wait until it is known whether sources that may still grow, and may end, have enough for the next block."""
+        if self.progress.row % BLOCK:
+            return
+        for name, each in self._growing.items():
+            if each.max_epochs is None:
+                continue
+            entered = self.progress.entered(self.plan)
+            while (opened := self._growing.get(name)) is not None:
+                if entered.lasts(name, 1, replace(self.plan, limits={name: opened.limit})):
+                    break
+                self._await(opened.config, opened.config.order.total + 1, name)
+                self._grow()
 
     def _rows(self, progress: MixtureProgress) -> Rows:
         if self.engine is None or self._mixer is None:
             # One that is not open could not be, which a stage that is over does not mind.
             self._configs = {name: self._open(name).config for name in self.needed(progress)}
-            self._mixer = Mixer(self._configs, progress, self.plan, names=self.names, counters=self.counters)
+            reckoned = {name: expected(config) for name, config in self._configs.items()}
+            self._mixer = Mixer(reckoned, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine
             self._reweighted = False
         mixed = self._mixer.rows(progress)
+        self._grow()
         step = progress, self._configs, self.plan
         return Rows(
             mixed.tokens, mixed.origins, step, lengths=mixed.lengths, sources=mixed.sources, aligned=mixed.aligned
@@ -600,9 +749,9 @@ class MixtureRun(Run):
         lasts = min(ahead_tokens.get(name, 0) * whole // weight for name, weight in stage.weights)
         return lasts // (self.options.lanes_of_rank * self.options.seq_len)
 
-    def stop(self) -> None:
+    def stop(self, *, closed: bool = False) -> None:
         """See `Run`."""
-        super().stop()
+        super().stop(closed=closed)
         self._mixer = None
 
     def copied(self, counters: Counters) -> Self:
@@ -651,8 +800,8 @@ class MixtureRun(Run):
         weights = self._weights(shares)
         opened = set(self.sets)
         for name, _ in weights:
-            identity, former = self._open(name).identity, self._former.get(name)
-            differences = [] if former is None else identity.differences(former, name)
+            opened_set, former = self._open(name), self._former.get(name)
+            differences = [] if former is None else opened_set.differences(former, name)
             if differences:  # it was drawn from before this loader was made, which had no need to look at it then
                 raise CheckpointMismatchError(
                     "the run has drawn from another source: " + "; ".join(differences) + _ANOTHER_RUN
@@ -668,10 +817,36 @@ class MixtureRun(Run):
 
     def identities(self, progress: MixtureProgress) -> Mapping[str, Mapping[str, Any]]:
         """See `Run`."""
+        found: dict[str, Mapping[str, Any]] = {}
         for name in progress.drawn():
+            opened = self._sets.get(name)
+            if isinstance(opened, OpenSet) and opened.config.order.stored_first:
+                found[name] = opened.identity_at(self._had(name, progress)).values()
+                continue
             if name not in self._former:
-                self._former[name] = self._open(name).identity.values()
-        return {name: self._former[name] for name in progress.drawn()}
+                self._former[name] = self._open(name).identity_at(self._had(name, progress)).values()
+            found[name] = self._former[name]
+        return found
+
+    def _had(self, name: str, progress: MixtureProgress) -> int:
+        """The tokens of a source that every lane has had for certain, in whole blocks."""
+        return int(np.min(progress.begins(name, self.plan.lattice, 0, self.options.lanes)))
+
+    def _begins(self, progress: MixtureProgress) -> object:
+        """See `Run`."""
+        stored = [name for name, each in self.sets.items() if each.config.order.stored_first]
+        begins = []
+        for name in set(stored) & set(progress.drawn()) if stored else ():
+            had, order = self._had(name, progress), self.config_of(name).order
+            if name in self._growing:  # what was skipped may not be there yet
+                self._await(self.config_of(name), order.needed_for(had) - order.lanes + 1, name)
+                self._grow()
+                order = self.config_of(name).order
+            groups = order.begun_groups(had)
+            begins.append((name, groups, groups > 0 and order.is_beyond(had, groups)))
+        if sorted(begins) != self._last_begins:
+            self._last_begins = sorted(begins)
+        return self._last_begins
 
     def _begun(self, progress: MixtureProgress) -> bool:
         """See `Run`."""
@@ -710,7 +885,8 @@ class MixtureRun(Run):
         differences = self._differences(state)
         for name, each in sets.items():
             if name in sources:
-                differences += each.as_in(sources[name]).identity.differences(sources[name], name)
+                self._sets[name] = come_to = each.come_to(sources[name], lambda: self._closed)
+                differences += come_to.differences(sources[name], name)
         if differences:
             raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)
 
@@ -727,16 +903,19 @@ class MixtureRun(Run):
 
     def _name_of(self, found: Mapping[str, Any]) -> str:
         """The source that a state of one set is of."""
+        for each in self._growing.values():
+            assert each.config.growth is not None
+            each.config.growth.look()
+        self._grow()
         for name, each in self.sets.items():
             if each.matches(found):
                 return name
-        near = [name for name, each in self.sets.items() if each.identity.fingerprint == found.get("fingerprint")]
+        fingerprint = found.get("fingerprint")
+        near = [name for name, each in self.sets.items() if each.identity_for(found).fingerprint == fingerprint]
         if near:
             each = self.sets[near[0]]
             raise CheckpointMismatchError(
-                "the checkpoint is of another run: "
-                + "; ".join(each.as_in(found).identity.differences(found, near[0]))
-                + _ANOTHER_RUN
+                "the checkpoint is of another run: " + "; ".join(each.differences(found, near[0])) + _ANOTHER_RUN
             )
         raise CheckpointMismatchError(
             "the checkpoint is of a run of one set, and none of the sources "
@@ -788,7 +967,7 @@ class MixtureRun(Run):
             tokens = had * lanes if isinstance(had, int) else int(had.sum())
             found[name] = {"tokens": tokens}
             opened = self._sets.get(name)
-            if isinstance(opened, OpenSet):
+            if isinstance(opened, OpenSet) and opened.config.growth is None:
                 found[name]["epochs"] = tokens / opened.config.order.total_tokens
             found[name]["wait_seconds"] = self.counters.waited(source=name)
             found[name]["ahead_tokens"] = (ahead_tokens or {}).get(name, 0)

@@ -6,37 +6,42 @@ source ──► storage ──► index ──► order ──► EngineConfig 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from .checkpoint import SetIdentity
-from .engine.config import EngineConfig
+from .checkpoint import ONLY, SetIdentity
+from .engine.config import EngineConfig, group_elements
 from .engine.planes import Plane, common_dtype, holds
 from .engine.processes import check_storage
 from .engine.rows import RowLayout
 from .errors import ConfigError, DataError
-from .formats.base import CODEC_NAMES
+from .formats.base import CODEC_NAMES, ColumnLayout
 from .formats.known import format_named
 from .index.build import index_storage, raw_dtype_of
+from .index.follow import Follower, Patience
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
+from .index.prefix import PrefixChain
 from .options import (
     Aligned,
     DType,
     IndexLike,
     LoaderOptions,
     aligned_columns,
+    boolean,
     check_packing,
     check_type,
     file_format,
     fill_values,
     integer,
+    seconds_of,
     spare_cores,
 )
 from .order.order import Order, lane_range
+from .storage.base import FileInfo, Storage
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
 
@@ -46,6 +51,8 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 # What `window=None` aims at: a window of a set alone, and of each source of a mixture, all of which are held together.
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
+_FOLLOWED_TOKENS = 4_000_000  # of a set that is followed: the first batch waits for the first window
+_MOST_ROW_TOKENS = 1 << 27  # of one that is packed already: NumPy's types take less than 2 GiB, and values 8 bytes
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -67,6 +74,7 @@ class Component:
         format, raw_dtype: see `ParquetLoader`.
         aligned: the columns that go with the tokens, and their values at EOS; see `ParquetLoader`. Batches have what
             the loader and all sources name.
+        follow, complete_after: see `ParquetLoader`.
         fill: what goes where this source has no such column, by name: a number, or ``"tokens"`` for the tokens
             themselves. Columns that are named here are not read.
 
@@ -87,6 +95,8 @@ class Component:
     raw_dtype: DType | None = None
     aligned: Aligned | None = None
     fill: Mapping[str, float | str] | None = None
+    follow: bool | None = None
+    complete_after: float | str | None = None
 
     def __init__(
         self,
@@ -104,6 +114,8 @@ class Component:
         raw_dtype: DType | None = None,
         aligned: Aligned | None = None,
         fill: Mapping[str, float | str] | None = None,
+        follow: bool | None = None,
+        complete_after: float | str | None = None,
     ) -> None:
         if eos_id is not None and eos_id != "loader":
             eos_id = integer("eos_id", eos_id, 0)
@@ -121,11 +133,14 @@ class Component:
             "raw_dtype": raw_dtype_of(raw_dtype),
             "aligned": None if aligned is None else aligned_columns(aligned),
             "fill": None if fill is None else fill_values(fill),
+            "follow": None if follow is None else boolean("follow", follow),
+            "complete_after": complete_after,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if packing is not None:
             check_packing(packing)
+        seconds_of(complete_after)
         check_type("column", column, str, type(None))
         check_type("storage_options", storage_options, Mapping, type(None))
         check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
@@ -149,27 +164,82 @@ class OpenSet:
         config: what an engine needs of it.
         window_given: whether its window was asked for, and not chosen here.
         max_epochs: how often it may be read; None for no end.
+        chain: of its row groups.
     """
 
     config: EngineConfig
     window_given: bool
     max_epochs: int | None = None
+    chain: PrefixChain = field(default_factory=PrefixChain)
 
     @property
     def identity(self) -> SetIdentity:
-        """What a state keeps of it."""
-        index, order, rows = self.config.index, self.config.order, self.config.rows
+        """What a state keeps of it, wherever the run is, if it has begun with any row groups of the set."""
+        index, order = self.config.index, self.config.order
+        return self._identity(index.fingerprint, len(index.files), len(index), order.total)
+
+    def _identity(
+        self, fingerprint: str, files: int, row_groups: int, elements: int, **first_epoch: Any
+    ) -> SetIdentity:
+        order, rows = self.config.order, self.config.rows
         return SetIdentity(
-            fingerprint=index.fingerprint,
-            files=len(index.files),
-            row_groups=len(index),
-            tokens=order.total,
-            column=index.column,
+            fingerprint=fingerprint,
+            files=files,
+            row_groups=row_groups,
+            tokens=elements,
+            column=self.config.index.column,
             window=order.window,
             eos_id=self.config.eos_id,
             shuffle=order.shuffle,
-            **({} if rows is None else _packed(order, rows)),
+            **({} if rows is None else _packed(elements, rows)),
+            **first_epoch,
         )
+
+    def _begin(self, groups: int, *, whole: bool) -> SetIdentity:
+        """Of a set of which epoch 0 is as it is stored, what a state keeps of the first row groups."""
+        index, order = self.config.index, self.config.order
+        elements, files = (int(order.ends[groups - 1]), int(index.file[groups - 1]) + 1) if groups else (0, 0)
+        return self._identity(self.chain.at(index, groups), files, groups, elements, first_epoch="stored", whole=whole)
+
+    def identity_at(self, position: int) -> SetIdentity:
+        """What a state keeps of it at a position, up to which it is known."""
+        order = self.config.order
+        if not order.stored_first:
+            return self.identity
+        groups = order.begun_groups(position)
+        # A window that is short is the last one, and so is the one before those of epoch 1.
+        whole = groups > 0 and (groups % order.window > 0 or order.is_beyond(position, groups))
+        return self._begin(groups, whole=whole)
+
+    def identity_for(self, found: Mapping[str, Any]) -> SetIdentity:
+        """What a state would have to keep of it for being of it as what is found there."""
+        opened, groups = self.as_in(found), found.get("row_groups")
+        if not opened.config.order.stored_first:
+            return opened.identity
+        there, whole = len(opened.config.index), found.get("whole") is True
+        if type(groups) is not int or not 0 <= groups <= there or whole:
+            groups = there
+        return opened._begin(groups, whole=whole)
+
+    def differences(self, found: Mapping[str, Any], name: str = ONLY) -> list[str]:
+        """What a state says otherwise of it, a clause each."""
+        return self.identity_for(found).differences(found, name)
+
+    def grown(self) -> OpenSet:
+        """As much of it as is known by now."""
+        now = self.config.now
+        return self if now is self.config else replace(self, config=now)
+
+    def come_to(self, found: Mapping[str, Any], closed: Callable[[], bool]) -> OpenSet:
+        """As much of it as a state tells of, which is waited for."""
+        growth, groups, whole = self.config.growth, found.get("row_groups"), found.get("whole") is True
+        if growth is None or type(groups) is not int or found.get("first_epoch") != "stored":
+            return self
+        growth.until(
+            lambda: growth.known[1] or (not whole and len(growth.known[0]) >= groups),
+            closed=closed,
+        )
+        return self.grown()
 
     @property
     def limit(self) -> int:
@@ -179,15 +249,17 @@ class OpenSet:
         return self.max_epochs * order.total // order.lanes * order.unit + (rows.overlap if rows is not None else 0)
 
     def as_in(self, found: Mapping[str, Any]) -> OpenSet:
-        """The set with the window that a state has of it, if none was asked for here."""
-        window = found.get("window")
-        if self.window_given or type(window) is not int or window < 1:
-            return self
-        return replace(self, config=replace(self.config, order=replace(self.config.order, window=window)))
+        """The set with the window that a state has of it, if none was asked for here; and with epoch 0 as it has it."""
+        order, window = self.config.order, found.get("window")
+        if not self.window_given and type(window) is int and window > 0:
+            order = replace(order, window=window)
+        if found.get("first_epoch") == "stored" and not order.stored_first:
+            order = replace(order, stored_first=True)
+        return self if order is self.config.order else replace(self, config=replace(self.config, order=order))
 
     def matches(self, found: Mapping[str, Any]) -> bool:
         """Whether it is the set that a state tells of."""
-        return not self.as_in(found).identity.differences(found)
+        return not self.differences(found)
 
 
 def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool) -> OpenSet:
@@ -232,51 +304,86 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if processes:
         check_storage(storage, processes)
     aligned, fills = _aligned_of(part, options)
-    if part.index is None:
-        index = index_storage(
-            storage,
-            column=column,
-            cache_dir=options.cache_dir,
-            budget_bytes=options.budget_bytes,
-            format=kind,
-            raw_dtype=raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype),
-            aligned=tuple(aligned),
-        )
+    raw_dtype = raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype)
+    follow = options.follow if part.follow is None else part.follow
+    growth, complete = None, True
+    read = _IndexReader(
+        storage,
+        column=column,
+        cache_dir=options.cache_dir,
+        budget_bytes=options.budget_bytes,
+        format=kind,
+        raw_dtype=raw_dtype,
+        aligned=tuple(aligned),
+    )
+    if follow:
+        if part.index is not None:
+            raise ConfigError("follow=True looks at the files as they come, and index= is of those of an earlier time")
+        complete_after = options.complete_after if part.complete_after is None else part.complete_after
+        patience = Patience(wait_seconds=options.wait_seconds, complete_after=seconds_of(complete_after))
+        growth = Follower(storage, kind, read, patience)
+        index, complete = growth.known
+    elif part.index is None:
+        index = read(None, None)
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
         if not isinstance(index, DatasetIndex):
             saved = os.fspath(index)
             index = DatasetIndex.load(index)
+        if kind is not None and kind != index.format:
+            raise ConfigError(
+                f"format={kind!r}, and the index is of {index.format} files; build it of those that are meant"
+            )
         index = _with_aligned(index, tuple(aligned))
         storage = PinnedStorage(storage, index, format_named(index.format), saved)
+    # The loader's own is for those sources of a mixture that are raw.
+    if raw_dtype is not None and (part.raw_dtype is not None or not mixed or index.format == "raw"):
+        _check_raw_dtype(index, raw_dtype)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
     index.check_eos(eos_id)
     threads = threads or _worthwhile_threads(index)
     rows = None
-    held_dtype = _held_dtype(index, dtype, options.bound, eos_id if pad_id is None else pad_id)
+    held_dtype = _held_dtype(
+        index, dtype, options.bound, eos_id if pad_id is None else pad_id, by_statistics=not follow
+    )
     appends_eos = eos_id is not None and not index.is_stream
-    group_tokens = index.tokens + index.rows if appends_eos else index.tokens
     if packing == "rows":
         if index.is_stream:
             raise ConfigError(
                 "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
             )
+        if options.seq_len >= _MOST_ROW_TOKENS:
+            raise ConfigError(
+                f"packing='rows' takes rows of fewer than {_MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
+            )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)
-        group_tokens = index.rows
-    planes = [_plane(each, aligned[each.column], appends_eos=appends_eos) for each in index.aligned]
+    group_tokens = group_elements(index, appends_eos=appends_eos, rows=rows)
+    planes = [
+        _plane(each, aligned[each.column], appends_eos=appends_eos, by_statistics=not follow) for each in index.aligned
+    ]
     total = int(group_tokens.sum()) * (1 if rows is None else rows.width)
     if not total or (not appends_eos and not index.tokens.any()):
         shown = storage.identity.replace("\n", ", ")
-        where = f"all of its {int(index.rows.sum()):,} documents are empty" if len(index) else "its files are empty"
-        raise ConfigError(f"{shown} holds no token: {where}")
+        documents = int(index.rows.sum())
+        why = f"all of its {documents:,} documents are" if documents else f"its {len(index.files):,} files are"
+        raise ConfigError(f"{shown} holds no token: {why} empty")
     window = part.window if part.window is not None else options.window
-    wanted = _MIXED_TOKENS if mixed else _ALONE_TOKENS
+    chosen = window
+    if chosen is None:
+        wanted = _MIXED_TOKENS if mixed else _ALONE_TOKENS
+        groups = len(index)
+        if follow:  # by what it begins with alone: every loader of the set is to choose the same, and soon
+            wanted = _FOLLOWED_TOKENS
+            with_tokens = int(index.file[int((group_tokens > 0).argmax())])
+            groups = index.groups_of(with_tokens).stop
+        held = int(group_tokens[:groups].sum()) * (1 if rows is None else rows.width)
+        chosen = max(1, round(wanted * groups / held))
     first, last = lane_range(options.rank, options.world_size, options.lanes)
-    return OpenSet(
+    opened = OpenSet(
         config=EngineConfig(
             index=index,
             format=format_named(index.format),
@@ -284,10 +391,11 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             order=Order(
                 group_tokens=group_tokens,
                 lanes=options.lanes,
-                window=window if window is not None else max(1, round(wanted * len(index) / total)),
+                window=chosen,
                 seed=options.seed,
                 shuffle=options.shuffle,
                 row_tokens=0 if rows is None else rows.seq_len,
+                stored_first=follow,
             ),
             first=first,
             last=last,
@@ -303,15 +411,68 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             aligned=tuple(replace(plane, rows=_rows_of(plane, rows)) for plane in planes),
             fills=fills,
             rows=rows,
+            growth=None if complete else growth,
         ),
         window_given=window is not None,
         max_epochs=part.max_epochs,
     )
+    if not complete:
+        read.first = opened.config
+    return opened
 
 
-def _packed(order: Order, rows: RowLayout) -> dict[str, Any]:
+class _IndexReader:
+    """Makes the index of a set, again and again while it grows.
+
+    Args:
+        storage: of the set.
+        options: of `index_storage`.
+
+    Attributes:
+        first: what the set turned out to be, which files that come later must be too.
+    """
+
+    def __init__(self, storage: Storage, **options: Any) -> None:
+        self._storage = storage
+        self._options = options
+        self.first: EngineConfig | None = None
+
+    def __call__(self, files: list[FileInfo] | None, before: DatasetIndex | None) -> DatasetIndex:
+        if before is None:
+            return index_storage(self._storage, listed=files, **self._options)
+        given = {**self._options, "column": before.column, "format": before.format}
+        index = index_storage(self._storage, listed=files, **given)
+        if self.first is not None:
+            _check_arrived(index, self.first)
+        return index
+
+
+def _check_arrived(index: DatasetIndex, first: EngineConfig) -> None:
+    """Refuse files that have come to a set and are not like those that it began with, as a loader would at its start.
+
+    Raises:
+        ConfigError, DataError: names what is not.
+    """
+    _check_ids(index, first.bound)
+    if first.rows is not None:
+        _check_rows(index, first.rows)
+    for each, plane in zip(index.aligned, first.aligned, strict=True):
+        for place, layout in enumerate(each.layouts):
+            if _holds_values(layout) and layout.value_dtype != plane.dtype:
+                file = index.files[int((each.file_layout == place).argmax())].path
+                raise ConfigError(
+                    f"{file} has {layout.value_dtype} in the aligned column {plane.column!r}, and the files before it "
+                    f"have {plane.dtype}: write it with the same type, or make it another source of a mixture"
+                )
+
+
+def _holds_values(layout: ColumnLayout) -> bool:
+    return bool(layout.max_definition_level or layout.kind)
+
+
+def _packed(count: int, rows: RowLayout) -> dict[str, Any]:
     """What an identity has of a set that is packed by rows."""
-    return {"packing": "rows", "rows": order.total, "seq_len": rows.seq_len, "overlap": rows.overlap}
+    return {"packing": "rows", "rows": count, "seq_len": rows.seq_len, "overlap": rows.overlap}
 
 
 def _check_rows(index: DatasetIndex, rows: RowLayout) -> None:
@@ -369,10 +530,12 @@ def _with_aligned(index: DatasetIndex, names: tuple[str, ...]) -> DatasetIndex:
     return index if tuple(there) == names else replace(index, aligned=tuple(there[name] for name in names))
 
 
-def _plane(index: DatasetIndex, at_eos: float | None, *, appends_eos: bool) -> Plane:
-    """What an engine needs to know of an aligned column: integers are held as narrow as the statistics promise."""
+def _plane(index: DatasetIndex, at_eos: float | None, *, appends_eos: bool, by_statistics: bool = True) -> Plane:
+    """What an engine needs to know of an aligned column: integers are held as narrow as the statistics promise, where
+    they are of all files.
+    """
     name = index.column
-    holding = [layout.value_dtype for layout in index.layouts if layout.max_definition_level or layout.kind]
+    holding = [layout.value_dtype for layout in index.layouts if _holds_values(layout)]
     dtype = common_dtype(name, holding or [np.dtype(np.int64)])
     if appends_eos and at_eos is None:
         raise ConfigError(
@@ -387,7 +550,7 @@ def _plane(index: DatasetIndex, at_eos: float | None, *, appends_eos: bool) -> P
     if dtype.kind in "iu":
         some = index.tokens > 0
         known = index.min_id[some] <= index.max_id[some]
-        if known.all() and some.any():
+        if by_statistics and known.all() and some.any():
             ends = [int(index.min_id[some].min()), int(index.max_id[some].max())]
             ends += [int(at_eos)] if appends_eos and at_eos is not None else []
             for narrow in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)):
@@ -412,16 +575,32 @@ def _worthwhile_threads(index: DatasetIndex) -> int:
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
 
 
+def _check_raw_dtype(index: DatasetIndex, raw_dtype: np.dtype[np.integer]) -> None:
+    """Refuse a type of raw ids that the set has no use for, or another than it has."""
+    if index.format != "raw":
+        raise ConfigError(f"raw_dtype={raw_dtype.name!r} is for raw files, and these are {index.format}: leave it out")
+    stored = {layout.dtype.name for layout in index.layouts}
+    if stored - {raw_dtype.name}:
+        raise ConfigError(
+            f"raw_dtype={raw_dtype.name!r}, and the index is of ids stored as {', '.join(sorted(stored))}"
+        )
+
+
 def _held_dtype(
-    index: DatasetIndex, dtype: np.dtype[np.integer], bound: int, added_id: int | None
+    index: DatasetIndex,
+    dtype: np.dtype[np.integer],
+    bound: int,
+    added_id: int | None,
+    *,
+    by_statistics: bool = True,
 ) -> np.dtype[np.integer]:
     """Two bytes a token where vocab_size, the stored type or the footers' statistics promise that they do; decoding
-    checks it.
+    checks it. Statistics promise nothing of files that are yet to come.
     """
     narrow = np.dtype(np.uint16)
     room = np.iinfo(narrow).max + 1
     known = (index.max_id >= 0) | (index.tokens == 0)
-    fits = bound <= room or bool((known & (index.max_id < room)).all())
+    fits = bound <= room or (by_statistics and bool((known & (index.max_id < room)).all()))
     fits = fits or all(np.iinfo(layout.dtype).max < room for layout in index.layouts)
     return narrow if fits and dtype.itemsize > narrow.itemsize and (added_id or 0) < room else dtype
 

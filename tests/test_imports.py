@@ -61,6 +61,7 @@ PRETOKENIZE_ORDER = [
     "names",
     "run",
     "cli",
+    "process",
     "convert",
     "__init__",
     "__main__",

@@ -18,6 +18,7 @@ NAMES = [
     "DatasetIndex",
     "Documents",
     "FileChangedError",
+    "GrowthTimeoutError",
     "HelperError",
     "LoaderClosedError",
     "LoaderInUseError",
@@ -26,6 +27,7 @@ NAMES = [
     "PathNotFoundError",
     "SourceExhaustedError",
     "StorageError",
+    "WriterFailedError",
     "build_index",
     "merge_checkpoints",
     "temperature_weights",
@@ -63,6 +65,9 @@ LOADER_ARGUMENTS = {
     "format": None,
     "raw_dtype": None,
     "aligned": (),
+    "follow": False,
+    "wait_seconds": 600.0,
+    "complete_after": None,
     "strict": False,
 }
 
@@ -115,5 +120,5 @@ def test_every_public_name_and_method_is_documented() -> None:
 
 def test_every_error_is_caught_by_the_root() -> None:
     errors = [value for name, value in vars(parquet_loader).items() if name.endswith("Error")]
-    assert len(errors) == 13
+    assert len(errors) == 15
     assert all(issubclass(error, ParquetLoaderError) for error in errors)

@@ -154,6 +154,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--uneven", action="store_const", const=True, help="allow numbers of ranks that do not divide the lanes"
     )
+    run.add_argument(
+        "--follow", action="store_const", const=True, help="the run follows a set that is still being written"
+    )
     run.add_argument("--no-shuffle", dest="shuffle", action="store_const", const=False, help="in storage order")
 
 

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..blocks import IntArray
 from ..formats.base import Format
+from ..index.follow import Follower
 from ..index.index import DatasetIndex
 from ..order.order import Order
 from ..storage.base import Storage
 from .planes import Plane
 from .rows import RowLayout
 
-__all__ = ["CAUSES", "Counters", "EngineConfig"]
+__all__ = ["CAUSES", "Counters", "EngineConfig", "group_elements"]
 
 # What batches are waited for: requests to storage; decoding and shuffling, and all that Python does for it; room in the
-# budget.
-CAUSES = ("storage", "decoding", "budget")
+# budget; files of a set that is still written.
+CAUSES = ("storage", "decoding", "budget", "growth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +43,7 @@ class EngineConfig:
         aligned: the columns that go with the tokens, in the order of `DatasetIndex.aligned`.
         fills: what a batch has in place of further ones, by name: a number, or ``"tokens"``.
         rows: of a set packed by rows, what they are; else None.
+        growth: of a set that may still grow, what looks at it; None where the index is all of it.
     """
 
     index: DatasetIndex
@@ -61,6 +64,21 @@ class EngineConfig:
     aligned: tuple[Plane, ...] = ()
     fills: Mapping[str, int | float | str] = field(default_factory=dict)
     rows: RowLayout | None = None
+    growth: Follower | None = None
+
+    @property
+    def now(self) -> EngineConfig:
+        """The same with as much of the set as is known by now."""
+        if self.growth is None:
+            return self
+        index, complete = self.growth.known
+        config = self if index is self.index else self.with_index(index)
+        return replace(config, growth=None) if complete else config
+
+    def with_index(self, index: DatasetIndex) -> EngineConfig:
+        """The same with another index of the same column."""
+        elements = group_elements(index, appends_eos=self.appends_eos, rows=self.rows)
+        return replace(self, index=index, order=replace(self.order, group_tokens=elements))
 
     @property
     def planes(self) -> tuple[Plane, ...]:
@@ -94,6 +112,13 @@ class EngineConfig:
     def appends_eos(self) -> bool:
         """Whether an EOS is put in after each document; in a stream, `eos_id` is what ends them."""
         return self.eos_id is not None and not self.index.is_stream
+
+
+def group_elements(index: DatasetIndex, *, appends_eos: bool, rows: RowLayout | None) -> IntArray:
+    """What each row group holds of what is dealt out to lanes, shape ``(row groups,)``: tokens, or packed rows."""
+    if rows is not None:
+        return index.rows
+    return index.tokens + index.rows if appends_eos else index.tokens
 
 
 @dataclass(slots=True)

@@ -31,13 +31,15 @@ from ..blocks import IntArray, TokenArray
 from ..checkpoint import ONLY
 from ..errors import ConfigError, LoaderClosedError
 from ..formats.base import STREAM_DOCUMENT_TOKENS, ColumnChunk
+from ..index.follow import Follower
 from ..order.order import Order, StepBlocks, Window
 from ..turns import Decoders
 from .config import CAUSES, Counters, EngineConfig
 from .cost import beyond_bytes, documents_bytes, kept_by_threads, reserve_bytes
+from .growth import Sealed, check_outgrown
 from .pack import Origins, Packer, WindowCursor, WindowSlices
 from .plan import TaskPlan, WindowPlan, plan_window
-from .prefetch import Budget, Clock, Prefetcher, Task
+from .prefetch import Budget, Clock, Pause, Prefetcher, Task
 from .processes import Helpers
 from .reserve import Reserve
 from .rows import BOUNDARIES, WholeRows
@@ -315,10 +317,10 @@ class Engine:
     Threads start with the first `rows`. An error or an interrupt of `rows` halts it: close it and make another.
 
     Args:
-        sources: what it runs on. The budget is the first one's, threads and requests the most that one has; they
-            serve all of them together.
+        sources: what it runs on; of sets that may still grow what is to be reckoned with, see `growth.expected`. The
+            budget is the first one's, threads and requests the most that one has; they serve all of them together.
         demand: the windows in the order in which rows will need them, each with its source's place in `sources`;
-            a source's own windows in their order.
+            a source's own windows in their order. None in place of a window that is not whole yet, see `growth`.
         lengths: of each source the tokens of a row, by window: (from which C on, tokens), rising; see `Order`.
         dtype: of rows.
         counters: where what it does is counted.
@@ -334,7 +336,7 @@ class Engine:
     def __init__(
         self,
         sources: Sequence[EngineConfig],
-        demand: Iterator[tuple[int, Window]],
+        demand: Iterator[tuple[int, Window | None]],
         *,
         lengths: Sequence[Lengths],
         dtype: np.dtype[np.integer],
@@ -386,6 +388,10 @@ class Engine:
         self._dtypes = [[dtype, *(plane.dtype for plane in source.aligned)] for source in sources]
         self._planes = [source.planes for source in sources]
         self._units = [source.order.unit for source in sources]
+        self._sealed = [None if source.growth is None else Sealed(source) for source in sources]
+        self._count_growth = [
+            functools.partial(_count_wait, counters, names, place, "growth") for place in range(len(names))
+        ]
         # What packers put together of rows, before their ids are a batch's.
         self._elements: list[list[TokenArray] | None] = [
             None
@@ -422,6 +428,9 @@ class Engine:
         """A source's rows; see `Packer.rows`."""
         if self._packers is None:
             raise LoaderClosedError("closed while a batch was waited for")
+        sealed = self._sealed[source]
+        if sealed is not None:
+            self._await(source, sealed, sealed.needed(positions, seq_len, overlap, ends))
         packer, elements = self._packers[source], self._elements[source]
         if elements is None:
             planes, taken = packer.rows(positions, seq_len, overlap, ends, out)
@@ -439,6 +448,19 @@ class Engine:
         names = [plane.column for plane in self._planes[source][1:]]
         column = next((name for name in BOUNDARIES if name in names), None)
         return Drawn(out, WholeRows(rows, lengths, column), lengths)
+
+    def _await(self, source: int, sealed: Sealed, elements: int) -> None:
+        """Wait until so many elements of a source lie in whole windows."""
+        if sealed.has(elements):
+            if sealed.has_all:
+                self._sealed[source] = None
+            return
+        sealed.growth.until(
+            functools.partial(sealed.has, elements),
+            closed=lambda: self._packers is None,
+            waited=self._count_growth[source],
+        )
+        self.budget.release(0)  # whoever pauses for want of what has come is to know
 
     def ahead_tokens(self, source: int, positions: IntArray | int) -> int:
         """Tokens of a source that wait here to be taken, of all lanes together.
@@ -491,21 +513,38 @@ def _windows_of(
 
 
 def _tasks(
-    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window]], shared: _Shared, spare_bytes: int = 0
-) -> Iterator[Task[tuple[_WindowJob, list[Slices]]]]:
+    sources: Sequence[EngineConfig], demand: Iterator[tuple[int, Window | None]], shared: _Shared, spare_bytes: int = 0
+) -> Iterator[Task[tuple[_WindowJob, list[Slices]]] | Pause]:
     """The tasks of windows. A function, so that it keeps no engine alive."""
+    configs = list(sources)
     for place, window in demand:
-        plan = plan_window(sources[place], window, spare_bytes)
+        growth = sources[place].growth
+        if growth is not None:
+            known = growth.known
+            if window is None:
+                if not growth.look():
+                    yield Pause(growth.seconds, functools.partial(_has_news, growth, known))
+                continue
+            if known[0] is not configs[place].index:
+                configs[place] = sources[place].now
+                check_outgrown(sources[place], configs[place])
+        assert window is not None
+        config = configs[place]
+        plan = plan_window(config, window, spare_bytes)
         # Where the window has no token for these lanes, there are no tasks.
         job: _WindowJob
         if shared.helpers is None:
-            job = _ThreadJob(place, sources[place], plan, shared)
+            job = _ThreadJob(place, config, plan, shared)
         else:
-            job = _HelpersJob(place, sources[place], plan, shared, shared.helpers)
+            job = _HelpersJob(place, config, plan, shared, shared.helpers)
         for task in plan.tasks:
             more = task is not plan.tasks[-1]
             clock = Clock()
             yield Task(functools.partial(job.run, task, clock), task.cost_bytes, more=more, stream=place, clock=clock)
+
+
+def _has_news(growth: Follower, known: object) -> bool:
+    return growth.known is not known
 
 
 def _give_back(budget: Budget, segments: SegmentPool, held_bytes: int) -> None:

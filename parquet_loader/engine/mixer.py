@@ -14,21 +14,23 @@ lane's rows of a source are those that the source alone would give it.
 
 from __future__ import annotations
 
+import functools
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..blocks import AnyArray, IntArray, TokenArray
-from ..errors import ConfigError, DataError, SourceExhaustedError, StorageError, of_source
+from ..errors import ConfigError, DataError, SourceExhaustedError, StorageError, WriterFailedError, of_source
 from ..order.mixture import APART, BLOCK, BlockTable
 from ..order.order import Window
 from ..order.progress import MixturePlan, MixtureProgress
 from .config import Counters, EngineConfig
 from .cost import required_together
 from .engine import Engine
+from .growth import windows_from
 from .pack import Origins
 from .planes import common_dtype, holds
 from .rows import WholeRows
@@ -364,7 +366,7 @@ class Mixer:
                     ends=part.ends(ordinal),
                     out=[memory[0], *(memory[self._aligned[plane.column]] for plane in source.aligned)],
                 )
-            except (DataError, StorageError) as error:
+            except (DataError, StorageError, WriterFailedError) as error:
                 raise of_source(error, part.name) from error
             for name, fill in source.fills.items():
                 values = memory[self._aligned[name]]
@@ -381,6 +383,10 @@ class Mixer:
                     self._lengths[code] = drawn.lengths
 
 
+# At which row of a block a sheet or a later one is used first, where the lanes end in it, and which have rows for it.
+_Needed = tuple[int, IntArray, np.ndarray[tuple[int], np.dtype[np.bool_]]]
+
+
 class _Windows:
     """A source's windows, one after another, from where the lanes stand."""
 
@@ -390,19 +396,35 @@ class _Windows:
         positions = positions // config.order.unit
         # The lane that needs the earliest window: lane i is in the one in which C + i reaches its next token times B.
         behind = int((positions * config.order.lanes - lanes).argmin())
-        self._windows = config.order.windows(int(positions[behind]), int(lanes[behind]))
-        self.go_on()
+        self._windows = windows_from(config, int(positions[behind]), int(lanes[behind]))
+        self.window = next(self._windows)
+        self.begins = self._begins(None)
+
+    def _begins(self, after: Window | None) -> IntArray:
+        """Where the window begins in the lanes, also where it is not whole yet; if it is the first, it is needed."""
+        config = self._config
+        if self.window is not None:
+            return self.window.lane_begins(config.order.lanes, config.first, config.last)
+        if after is None:
+            return np.full(config.last - config.first, -1)
+        return after.lane_ends(config.order.lanes, config.first, config.last)
+
+    def load(self) -> None:
+        """Look again for a window that was not whole."""
+        self.window = next(self._windows)
 
     def go_on(self) -> None:
         """To the next window."""
-        self.window: Window = next(self._windows)
-        self.begins = self.window.lane_begins(self._config.order.lanes, self._config.first, self._config.last)
+        before, self.window = self.window, next(self._windows)
+        self.begins = self._begins(before)
 
 
 def demand(
     sources: Mapping[str, EngineConfig], progress: MixtureProgress, plan: MixturePlan
-) -> Iterator[tuple[int, Window]]:
-    """The windows in the order in which `Mixer.rows` comes to need them, with the places of their sources."""
+) -> Iterator[tuple[int, Window | None]]:
+    """The windows in the order in which `Mixer.rows` comes to need them, with the places of their sources; None for one
+    that is not whole yet, until it is.
+    """
     places = {name: place for place, name in enumerate(sources)}
     orders = {name: config.order for name, config in sources.items()}
     windows: dict[str, _Windows] = {}
@@ -412,7 +434,7 @@ def demand(
             progress = progress.entered(plan)
         except SourceExhaustedError:
             return  # whoever comes there is told
-        needed: list[tuple[int, int, int, Window]] = []
+        needs: list[Iterator[tuple[int, int, _Windows]]] = []
         block: Block | None = None
         for place, (name, quota) in enumerate(progress.quotas):
             if name in windows:  # most blocks need no further window, and no closer look
@@ -426,16 +448,33 @@ def demand(
             part, ordinal = block.parts[place], block.firsts[place]
             if name not in windows:
                 windows[name] = _Windows(sources[name], part.positions(ordinal))
-            coming = windows[name]
-            while ordinal < quota:
-                stops = orders[name].stops(part.positions(ordinal), 1, seq_len=part.seq_len, overlap=plan.overlap)
-                if ((stops > coming.begins) & (ordinal >= part.before)).any():
-                    used = first_rows[place * BLOCK + ordinal : (place + 1) * BLOCK].min()
-                    heapq.heappush(needed, (int(used), place, len(needed), coming.window))
-                    coming.go_on()
-                else:
-                    ordinal += 1
-        while needed:
-            _, place, _, window = heapq.heappop(needed)
-            yield places[progress.quotas[place][0]], window
+            used = first_rows[place * BLOCK : (place + 1) * BLOCK]
+            stops = functools.partial(orders[name].stops, rows=1, seq_len=part.seq_len, overlap=plan.overlap)
+            needs.append(_needs(place, windows[name], _sheets(part, range(ordinal, quota), used, stops)))
+        # One after another: the content of a window may have to be waited for, and tells which one is next.
+        for _, place, coming in heapq.merge(*needs, key=lambda need: need[:2]):
+            while coming.window is None:
+                yield places[progress.quotas[place][0]], None
+                coming.load()
+            yield places[progress.quotas[place][0]], coming.window
         progress = progress.advanced(BLOCK - progress.row % BLOCK)
+
+
+def _sheets(part: _Part, ordinals: range, used: IntArray, stops: Callable[[IntArray], IntArray]) -> Iterator[_Needed]:
+    """What sheets of a source in a block need; `used` is at which row of the block each of them is used first."""
+    for ordinal in ordinals:
+        yield int(used[ordinal:].min()), stops(part.positions(ordinal)), ordinal >= part.before
+
+
+def _needs(place: int, coming: _Windows, sheets: Iterator[_Needed]) -> Iterator[tuple[int, int, _Windows]]:
+    """The windows that a source needs in a block: in which row of it first, rising, and the source's place.
+
+    Args:
+        place: of the source in the block.
+        coming: the source's windows.
+        sheets: that are made of it in the block, see `_sheets`.
+    """
+    for used, stops, wanted in sheets:
+        while ((stops > coming.begins) & wanted).any():
+            yield used, place, coming
+            coming.go_on()

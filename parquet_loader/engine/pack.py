@@ -309,9 +309,7 @@ class Packer:
             window = self._cursor.window(place)
             for group in groups:
                 for column, text, tokens, joined in group.pieces(window.blocks, filled, seq_len):
-                    for each, rectangles in zip(out, window.rectangles, strict=True):
-                        where = each, rectangles, window.common, group.lanes
-                        copied = _copy(*where, column=column, text=text, tokens=tokens)
+                    copied = _copy_planes(out, window, group.lanes, column=column, text=text, tokens=tokens)
                     cells += copied
                     if copied:
                         rows = self._lanes if group.lanes is None else len(group.lanes)
@@ -350,6 +348,17 @@ def equal_rows(positions: IntArray, stops: IntArray) -> list[EqualRows]:
     pairs, inverse = np.unique(np.stack([positions, stops]), axis=1, return_inverse=True)
     found = enumerate(zip(*pairs.tolist(), strict=True))
     return [EqualRows((inverse == place).nonzero()[0], low, high) for place, (low, high) in found if low < high]
+
+
+# Not in `Packer.rows`, where a name for a plane's rectangles would keep a window that was used up.
+def _copy_planes(
+    out: Sequence[TokenArray], window: WindowSlices, lanes: IntArray | None, *, column: int, text: int, tokens: int
+) -> int:
+    """See `_copy`: of all planes, which have the same shapes."""
+    copied = 0
+    for each, rectangles in zip(out, window.rectangles, strict=True):
+        copied = _copy(each, rectangles, window.common, lanes, column=column, text=text, tokens=tokens)
+    return copied
 
 
 def _copy(

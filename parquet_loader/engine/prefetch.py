@@ -35,7 +35,7 @@ from typing import Generic, TypeVar
 from ..errors import LoaderClosedError
 from ..interrupts import Bell, under
 
-__all__ = ["Budget", "Clock", "Prefetcher", "StarvedError", "Task", "rehearse"]
+__all__ = ["Budget", "Clock", "Pause", "Prefetcher", "StarvedError", "Task", "rehearse"]
 
 T = TypeVar("T")
 # Of a stream, for a cause, how many seconds.
@@ -107,6 +107,19 @@ class Task(Generic[T]):
     clock: Clock | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """In the place of a task: the next one is not known yet, and is to be asked for again.
+
+    Attributes:
+        seconds: when.
+        over: whether there is reason to ask earlier; looked at whenever the budget's condition is notified.
+    """
+
+    seconds: float
+    over: Callable[[], bool]
+
+
 class Budget:
     """Counts the bytes that are held, from all threads.
 
@@ -154,7 +167,8 @@ class Prefetcher(Generic[T]):
     Threads start with the first `take` and end with `close`, with garbage collection, and at interpreter exit.
 
     Args:
-        tasks: the tasks in order; advanced from the threads, by one at a time.
+        tasks: the tasks in order; advanced from the threads, by one at a time. A `Pause` among them holds up all that
+            come after it.
         budget: shared with whoever releases what the tasks hold.
         threads: tasks that may run concurrently.
         ahead_bytes: groups beyond the next one are run ahead as long as all that is not taken yet costs no more,
@@ -165,7 +179,7 @@ class Prefetcher(Generic[T]):
 
     def __init__(
         self,
-        tasks: Iterator[Task[T]],
+        tasks: Iterator[Task[T] | Pause],
         budget: Budget,
         *,
         threads: int,
@@ -267,7 +281,7 @@ class _Shared(Generic[T]):
 
     def __init__(
         self,
-        tasks: Iterator[Task[T]],
+        tasks: Iterator[Task[T] | Pause],
         budget: Budget,
         ahead_bytes: int,
         ahead_groups: int,
@@ -480,7 +494,10 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
     if shared.stopped or shared.ended:
         return None
     try:
-        task = next(shared.tasks)
+        while isinstance(task := next(shared.tasks), Pause):
+            _pause(shared, task)
+            if shared.stopped:
+                return None
     except BaseException as error:  # the plan itself failed: the consumer is told where the task would have come
         with shared.lock:
             shared.end(None if isinstance(error, StopIteration) else error)
@@ -511,6 +528,14 @@ def _admit(shared: _Shared[T]) -> tuple[int, Task[T]] | None:
                 shared.condition.wait(left)
         shared.rest()
         rests_at = None
+
+
+def _pause(shared: _Shared[T], pause: Pause) -> None:
+    shared.rest()
+    until = time.monotonic() + pause.seconds
+    with shared.lock:
+        while not shared.stopped and not pause.over() and (left := until - time.monotonic()) > 0:
+            shared.condition.wait(left)
 
 
 def _halt(shared: _Shared[T], *, closed: bool = False) -> None:

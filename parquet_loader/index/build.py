@@ -114,9 +114,10 @@ def index_storage(
     format: str | None = None,
     raw_dtype: np.dtype[np.integer] | None = None,
     aligned: Sequence[str] = (),
+    listed: list[FileInfo] | None = None,
 ) -> DatasetIndex:
-    """`build_index` over a storage that is open already."""
-    listed = storage.list_files()
+    """`build_index` over a storage that is open already, and of files that it has listed."""
+    listed = storage.list_files() if listed is None else listed
     file_format = format_of(storage, listed, format, has_raw_dtype=raw_dtype is not None)
     if aligned and file_format.name == "raw":
         raise ConfigError(
@@ -127,6 +128,8 @@ def index_storage(
         raise ConfigError(f"the column {column!r} holds the tokens, and is not aligned with them: leave it out")
     reader = file_format.reader(storage, listed, raw_dtype)
     files = reader.files
+    if not files:
+        raise ConfigError(f"{storage.root} is an empty set: what lies there names no data file")
     cache = IndexCache(
         cache_dir, storage.identity, column, format=file_format.name, raw_dtype=raw_dtype, aligned=aligned
     )

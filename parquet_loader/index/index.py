@@ -43,7 +43,7 @@ ARRAYS = ("file", *ENTRY_ARRAYS)
 _SHARED = ("file", "row_group", "rows", "tokens")  # what an aligned column has as the tokens have it
 _SMALL_TOKENS = 1 << 15
 _LARGE_BYTES = 1 << 29
-_SPLIT = re.compile(r"(?:^|/)(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
+_SPLIT = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev|eval)(?:[-_./]|\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)

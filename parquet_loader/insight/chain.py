@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..checkpoint import ONLY, RunState, read_state
+from ..checkpoint import ONLY, RunState, integer_of, read_state
 from ..errors import CheckpointError
 from ..order.mixture import BLOCK, shown_weights
 from ..order.progress import Stage
@@ -146,6 +146,22 @@ def _step(parts: list[tuple[str, Saved]]) -> _Step:
     return _Step(link, read_state(first.state), told)
 
 
+_READ_SO_FAR = ("fingerprint", "files", "row_groups", "tokens", "rows", "whole")
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The fields by which what a later state keeps of a set is not what an earlier one keeps of it. Of a set that is
+    followed a later one may keep more.
+    """
+    differing = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+    if any(each.get("first_epoch") != "stored" for each in (before, after)):
+        return differing
+    earlier, later = (integer_of(each.get("row_groups")) or 0 for each in (before, after))
+    if earlier < later and not before.get("whole"):
+        return [name for name in differing if name not in _READ_SO_FAR]
+    return [name for name in differing if earlier != later or name != "whole"]
+
+
 def _differences(before: _Step, after: _Step) -> list[str]:
     """Why the later one is not what the earlier one became."""
     one, other = before.link.names[0], after.link.names[0]
@@ -160,15 +176,14 @@ def _differences(before: _Step, after: _Step) -> list[str]:
     later = after.state.sources
     for name, identity in before.state.sources.items():
         if name == ONLY and after.state.is_mixture:  # a run of one set that became a mixture
-            if before.state.position and identity not in later.values():
+            if before.state.position and not any(_differing(identity, each) == [] for each in later.values()):
                 found.append(f"{one} is of one set, which is none of the sources of {other}")
         elif name in later:
             of = f"of {name!r} " if name else ""
             found += [
                 f"{field} {of}is {identity.get(field)!r} in {one} and {later[name].get(field)!r} in {other}: "
                 "they are of different runs"
-                for field in sorted(identity.keys() | later[name].keys())
-                if identity.get(field) != later[name].get(field)
+                for field in _differing(identity, later[name])
             ]
         elif before.state.position:
             whose = f"the source {name!r}" if name else "one set"
@@ -279,7 +294,7 @@ def _events(steps: list[_Step]) -> Iterator[ChainEvent]:
             new = sorted(
                 name
                 for name, identity in step.state.sources.items()
-                if name not in known and identity != known.get(ONLY)
+                if name not in known and (ONLY not in known or _differing(known[ONLY], identity))
             )
             if new and before.state.position:
                 yield ChainEvent(

@@ -301,6 +301,8 @@ def _names(state: RunState, progress: Progress) -> list[str]:
 
 def _tokens_of(identity: Mapping[str, Any]) -> int | None:
     tokens = identity.get("tokens")
+    if identity.get("first_epoch") == "stored" and not identity.get("whole"):
+        return None  # only what was read so far
     if identity.get("packing") == "rows":
         tokens = integer_of(identity.get("rows")) or 0
         tokens *= _unit(identity)

@@ -310,6 +310,8 @@ def _rows_to_go(run: SetRun | MixtureRun, tokens: int | None, steps: int | None)
         whole = sum(each.config.order.total_tokens for each in run.sets.values())
         wanted = (run.epoch + 1) * whole // options.lanes
         rows = -(-max(0, wanted - progress.position) // options.seq_len)
+    elif not run.is_complete:
+        raise ConfigError("the set is still being written, and nobody knows where its epoch ends: give tokens or steps")
     elif run.finish is not None:
         rows = 2**62
     else:
@@ -595,7 +597,8 @@ def _on_ranks(
 
 
 def _configs(run: SetRun | MixtureRun, first: int, last: int) -> dict[str, EngineConfig]:
-    return {name: replace(config, first=first, last=last) for name, config in run.configs.items()}
+    # Of what is there, where more may come.
+    return {name: replace(config, first=first, last=last, growth=None) for name, config in run.configs.items()}
 
 
 def _least_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig]) -> int:
@@ -607,14 +610,15 @@ def _least_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig]) 
 def _peak_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig], least_bytes: int) -> int:
     sources = list(configs.values())
     workers = max(max(source.threads, source.requests) for source in sources)
-    windows: Iterator[tuple[int, Window]]
+    windows: Iterator[tuple[int, Window | None]]
     reserved = 0
     if isinstance(run, SetRun):
         windows = windows_of(configs[ONLY], run.progress.position)
     else:
         windows = demand(configs, run.progress, run.plan)
         reserved = sheets_bytes(sources, run.options.seq_len + run.options.overlap)
-    some = islice(windows, 4 * (len(sources) + workers) + 8)
+    whole = ((place, window) for place, window in windows if window is not None)
+    some = islice(whole, 4 * (len(sources) + workers) + 8)
     return expected_peak_bytes(sources, some, least_bytes=least_bytes, reserved_bytes=reserved)
 
 

@@ -196,6 +196,10 @@ class Window:
         """What lanes ``first`` to ``last - 1`` have received before this window, shape ``(last - first,)``."""
         return (self.before + np.arange(first, last, dtype=np.int64)) // lanes
 
+    def lane_ends(self, lanes: int, first: int, last: int) -> IntArray:
+        """The same before the window after it."""
+        return (self.before + self.tokens + np.arange(first, last, dtype=np.int64)) // lanes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Order:
@@ -207,10 +211,13 @@ class Order:
         window: row groups of a window.
         seed: in [0, 2^64).
         shuffle: False leaves row groups and documents in storage order.
+        stored_first: whether epoch 0 has row groups in storage order, so that what a set begins with is enough to tell
+            what a run begins with.
         row_tokens: of a set packed by rows, the tokens that a row advances a run by: all that is called a token in
             here and in a `Window` is a row then. 0 where tokens are tokens.
         unit: the tokens of an element: `row_tokens`, or 1. Positions of a run are in tokens, and multiples of it.
         total: T, the elements of one epoch.
+        ends: where row groups end in storage order, shape ``(row groups,)``; only with `stored_first`.
     """
 
     group_tokens: IntArray
@@ -219,13 +226,16 @@ class Order:
     seed: int
     shuffle: bool
     row_tokens: int = 0
+    stored_first: bool = False
     unit: int = field(init=False)
     total: int = field(init=False)
+    ends: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
         # Once: it is asked for several times a batch, and the sum over a million row groups takes 0.3 ms.
         object.__setattr__(self, "total", int(self.group_tokens.sum()))
         object.__setattr__(self, "unit", self.row_tokens or 1)
+        object.__setattr__(self, "ends", np.cumsum(self.group_tokens if self.stored_first else self.group_tokens[:0]))
 
     @property
     def total_tokens(self) -> int:
@@ -259,7 +269,7 @@ class Order:
     def group_order(self, epoch: int) -> IntArray:
         """The row groups in the epoch's order, shape ``(row groups,)``."""
         count = len(self.group_tokens)
-        if not self.shuffle:
+        if not self.shuffle or (self.stored_first and not epoch):
             return np.arange(count, dtype=np.int64)
         return permutation(count, seed=self.seed, epoch=epoch, domain=_ROW_GROUPS)
 
@@ -298,14 +308,56 @@ class Order:
         # Lane i has received (C + i) // B tokens at C: its token p comes in the window where C + i reaches (p + 1) B.
         needed = (position + 1) * self.lanes - lane
         epoch, within = divmod(needed - 1, self.total)
+        order, ends = self._ordered(epoch)
+        yield from self._windows(epoch, int(np.searchsorted(ends, within, side="right")) // self.window, order, ends)
+
+    def windows_from(self, epoch: int, number: int) -> Iterator[Window]:
+        """The run's windows without end, from one on."""
+        yield from self._windows(epoch, number, *self._ordered(epoch))
+
+    def _ordered(self, epoch: int) -> tuple[IntArray, IntArray]:
+        """The row groups in the epoch's order, and where they end in it."""
+        order = self.group_order(epoch)
+        return order, np.cumsum(self.group_tokens[order])
+
+    def _windows(self, epoch: int, first: int, order: IntArray, ends: IntArray) -> Iterator[Window]:
         while True:
-            order = self.group_order(epoch)
-            ends = np.cumsum(self.group_tokens[order])
-            first = int(np.searchsorted(ends, within, side="right")) // self.window
             for number in range(first, -(-len(order) // self.window)):
                 yield self._window(epoch, number, order, ends)
-            epoch += 1
-            within = 0
+            epoch, first = epoch + 1, 0
+            order, ends = self._ordered(epoch)
+
+    # ── what a set begins with, in storage order ─────────────────────────────────────────────────────────────────
+
+    @property
+    def sealed_windows(self) -> int:
+        """The windows that are whole already, whatever is added to the set."""
+        return len(self.group_tokens) // self.window
+
+    @property
+    def sealed_total(self) -> int:
+        """Their elements."""
+        return int(self.ends[self.sealed_windows * self.window - 1]) if self.sealed_windows else 0
+
+    def sealed_window(self, number: int) -> Window:
+        """One of them, in epoch 0."""
+        return self._window(0, number, np.arange(len(self.group_tokens), dtype=np.int64), self.ends)
+
+    def needed_for(self, position: int) -> int:
+        """The elements that the set must begin with for every lane to have come to a position."""
+        return position // self.unit * self.lanes
+
+    def is_beyond(self, position: int, groups: int) -> bool:
+        """Whether every lane has had an element at a position that is in none of the first row groups."""
+        return self.needed_for(position) - self.lanes >= int(self.ends[groups - 1])
+
+    def begun_groups(self, position: int) -> int:
+        """The row groups of the windows that every lane has had an element of at a position, or has passed by."""
+        last = self.needed_for(position) - self.lanes  # what the lane that is first in a window had last
+        if last < 0:
+            return 0
+        number = int(np.searchsorted(self.ends, last, side="right")) // self.window
+        return min(len(self.group_tokens), (number + 1) * self.window)
 
     def window_of(self, group: int, epoch: int) -> Window:
         """The window that a row group, by its number in the index, is in in an epoch."""

@@ -296,7 +296,7 @@ class MixtureProgress(Progress):
             differs = known is None or known.by == "reweight" or known.weights != weights
             if differs and (known is None or known.block < block):  # else it was entered before
                 progress = replace(self, stages=(*stages, Stage(block, weights)))
-        while short := [name for name, _ in progress.quotas if not progress._lasts(name, 1, plan)]:
+        while short := [name for name, _ in progress.quotas if not progress.lasts(name, 1, plan)]:
             stage = progress.stage_of(block)
             assert stage is not None
             left = tuple((name, weight) for name, weight in stage.weights if name not in short)
@@ -418,14 +418,14 @@ class MixtureProgress(Progress):
             low, high = 1, min([most, *later]) + 1  # that many last, that many may not
             while high - low > 1:
                 middle = (low + high) // 2
-                if all(self._lasts(name, middle, plan) for name in plan.limits):
+                if all(self.lasts(name, middle, plan) for name in plan.limits):
                     low = middle
                 else:
                     high = middle
             most = low
         return min([most, *later])
 
-    def _lasts(self, name: str, blocks: int, plan: MixturePlan) -> bool:
+    def lasts(self, name: str, blocks: int, plan: MixturePlan) -> bool:
         """Whether a source has enough for so many blocks of this stage."""
         limit = plan.limits.get(name)
         if limit is None:

@@ -16,6 +16,7 @@ The folders, in the order of the data:
 from ..errors import PretokenizeWarning
 from .cli import main
 from .options import PretokenizeOptions
+from .process import Background, background
 from .run.pipeline import Summary, pretokenize
 from .run.progress import Progress
 from .run.ranks import StepDone, pretokenize_rank
@@ -29,6 +30,7 @@ from .write.verify import Verification, verify_set
 
 __all__ = [
     "PRESETS",
+    "Background",
     "BadRecord",
     "Cursor",
     "Encoding",
@@ -50,6 +52,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerInfo",
     "Verification",
+    "background",
     "find_files",
     "load_tokenizer",
     "main",

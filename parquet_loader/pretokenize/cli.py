@@ -24,6 +24,7 @@ from .options import (
     Pack,
     PackTail,
     PretokenizeOptions,
+    Publish,
     Step,
 )
 from .run.pipeline import Summary, pretokenize
@@ -128,6 +129,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     writing("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N", help="tokens of a row group")
     writing("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N", help="tokens of a file")
+    writing(
+        "--publish",
+        choices=get_args(Publish),
+        default="at-end",
+        help="whether files are shown once the set is complete, or each once it is finished",
+    )
     writing("--overwrite", action="store_true", help="replace the files of an earlier run")
     running = parser.add_argument_group("how to run").add_argument
     running("--engine", choices=get_args(EngineName), default="tokenizers", help="what encodes for a tokenizer.json")

@@ -19,7 +19,7 @@ from .options import PretokenizeOptions
 __all__ = ["CONVERT_NAMES", "as_arguments"]
 
 # What only the conversion of tokenized corpora has; its module imports this one.
-CONVERT_NAMES = ("column", "dtype", "eos_appended", "eos_id", "format", "input", "vocab_size")
+CONVERT_NAMES = ("aligned", "column", "dtype", "eos_appended", "eos_id", "format", "input", "vocab_size")
 _KNOWN = {*CONVERT_NAMES, *(each.name for each in fields(PretokenizeOptions))}
 _NAMES = "|".join(sorted(_KNOWN, key=len, reverse=True))
 _VALUE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+"""

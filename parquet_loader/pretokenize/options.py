@@ -26,6 +26,7 @@ __all__ = [
     "Pack",
     "PackTail",
     "PretokenizeOptions",
+    "Publish",
     "Step",
     "check_sizes",
     "packing_of",
@@ -38,6 +39,7 @@ DEFAULT_BATCH_BYTES = 2 << 20
 DEFAULT_PACK_BUFFER_TOKENS = 4_000_000
 
 Step = Literal["encode", "hash", "drops", "finish"]
+Publish = Literal["at-end", "as-finished"]
 Pack = Literal["best-fit"]
 PackTail = Literal["carry", "pad"]
 
@@ -112,6 +114,9 @@ class PretokenizeOptions:
         pack_buffer_tokens: with ``pack``, tokens of the documents that are packed at a time, about.
         row_group_tokens: tokens of a row group, about.
         file_tokens: tokens of a file, about.
+        publish: ``"at-end"`` shows the set once it is complete; ``"as-finished"`` shows each file once it is finished,
+            so that training can begin with the first. Those begin small: one row group, then twice as much each time,
+            up to ``file_tokens``.
         max_docs: stop after this many documents; None for all.
         on_bad_record: whether a record that is not what it should be ends the run, or is counted and skipped.
         max_record_bytes: the most bytes of one record, a line or a document; a longer one is bad. It is not part
@@ -151,6 +156,7 @@ class PretokenizeOptions:
     pack_buffer_tokens: int = DEFAULT_PACK_BUFFER_TOKENS
     row_group_tokens: int = DEFAULT_ROW_GROUP_TOKENS
     file_tokens: int = DEFAULT_FILE_TOKENS
+    publish: Publish = "at-end"
     max_docs: int | None = None
     on_bad_record: OnBadRecord = "raise"
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
@@ -193,6 +199,7 @@ class PretokenizeOptions:
             ("on_bad_record", self.on_bad_record, get_args(OnBadRecord)),
             ("empty", self.empty, get_args(OnEmpty)),
             ("step", self.step, get_args(Step)),
+            ("publish", self.publish, get_args(Publish)),
             ("engine", self.engine, get_args(EngineName)),
             ("preset", self.preset, (None, *PRESETS)),
         ):
@@ -216,6 +223,11 @@ class PretokenizeOptions:
             raise ConfigError(f"rank must be below world_size, got {self.rank} of {self.world_size}.")
         if self.world_size > 1 and (self.max_docs is not None or self.write_seen_hashes):
             raise ConfigError("max_docs and write_seen_hashes are for one rank alone.")
+        if self.world_size > 1 and self.publish != "at-end":
+            raise ConfigError(
+                f"publish={self.publish!r} is for one rank alone: files must appear in the order of the input, and "
+                f"those of rank 1 could only after all of rank 0's. Use one rank with workers=N, or publish='at-end'."
+            )
         if self.world_size == 1 and self.step != "encode":
             raise ConfigError(f"step={self.step!r} is for several ranks: give world_size.")
         check_sizes(self.row_group_tokens, self.file_tokens)

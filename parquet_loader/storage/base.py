@@ -33,6 +33,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
+from .growing import GROWING_NAME, MANIFEST_NAME
 from .kinds import beside, is_data, is_hidden, kind_of, of_one_kind, patterns
 
 __all__ = [
@@ -176,6 +177,7 @@ class Found:
         size: bytes; None where the filesystem does not tell.
         version: as in `FileInfo`.
         is_named: whether the entry names it, outright or by a glob that matches the file, and not a folder above it.
+        modified: when it was written, in seconds since 1970; None where the filesystem does not tell.
         is_beside: as in `FileInfo`.
     """
 
@@ -183,7 +185,11 @@ class Found:
     size: int | None
     version: str
     is_named: bool
+    modified: float | None = None
     is_beside: bool = False
+
+
+_TELL_OF_GROWTH = ("/" + GROWING_NAME, "/" + MANIFEST_NAME)
 
 
 class Listing:
@@ -201,11 +207,14 @@ class Listing:
         self._wants = wants
         self.found: list[list[Found]] = []
         self.passed_over: list[str] = []
+        self._tell_of_growth: set[str] = set()  # markers of sets that grow, and manifests
 
     def wants(self, path: str, entry: Entry) -> bool:
         """Whether a path that an entry leads to is wanted."""
         if entry.kind != "file":
             refuse_table(path)
+            if path.endswith(_TELL_OF_GROWTH):
+                self._tell_of_growth.add(path)
         wanted = entry.kind == "file" or (path.startswith(entry.base) and self._wants(path[len(entry.base) :]))
         if not wanted:
             self.passed_over.append(path.rsplit("/", 1)[-1])
@@ -217,14 +226,17 @@ class Listing:
         places = {place for found in every if found.is_named for place in beside(found.path)}
         return sorted(places - {found.path for found in every})
 
-    def data_files(self, root: str, shown: str, kind: str | None) -> list[FileInfo]:
+    def data_files(self, root: str, shown: str, kind: str | None, *, follow: bool = False) -> list[FileInfo]:
         """The files of one kind by path, of a source that is shown as ``shown``; says clearly when there are none.
 
         Raises:
-            ConfigError: a file is named twice, or there are files of several kinds.
+            ConfigError: a file is named twice, there are files of several kinds, or the set is still being written,
+                and is not to be followed.
             PathNotFoundError: there is none.
             StorageError: a file has no size, or a name that is not UTF-8.
         """
+        if not follow:
+            self._refuse_growing(root, shown)
         files: dict[str, FileInfo] = {}
         named: set[str] = set()
         every = [found for each in self.found for found in each]
@@ -255,6 +267,17 @@ class Listing:
                 + (f": {advice}" if advice else "")
             )
         return [files[path] for path in sorted(files)]
+
+    def _refuse_growing(self, root: str, shown: str) -> None:
+        for path in sorted(self._tell_of_growth):
+            folder = path.removesuffix(GROWING_NAME)
+            if folder != path and folder + MANIFEST_NAME not in self._tell_of_growth:
+                where = f"{shown.rstrip('/')}/{folder[len(root) :]}".rstrip("/")
+                raise ConfigError(
+                    f"{where} is still being written: it has a {GROWING_NAME} and no {MANIFEST_NAME}. Read it while it "
+                    "grows, with follow=True, or wait until it is complete; if its writer has failed or died, run that "
+                    "again"
+                )
 
 
 def changed_error(path: str, how: str, now: tuple[int | None, str] | None = None) -> FileChangedError:

@@ -6,7 +6,7 @@ import fnmatch
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import PurePath
 
 from ..errors import PathNotFoundError, StorageError
@@ -53,6 +53,15 @@ class LocalStorage:
 
     def list_files(self) -> list[FileInfo]:
         return self._data_files(None)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is one folder, and not a file, a glob, or several."""
+        return [entry.kind for entry in self._entries] == ["folder"]
+
+    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
+        return self.find(lambda inside: is_data(inside) or inside in names), self._base
 
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
         """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
@@ -120,7 +129,7 @@ class LocalStorage:
 
 
 def _found(path: str, status: os.stat_result, *, is_named: bool = False, is_beside: bool = False) -> Found:
-    return Found(path, status.st_size, str(status.st_mtime_ns), is_named, is_beside)
+    return Found(path, status.st_size, str(status.st_mtime_ns), is_named, status.st_mtime, is_beside)
 
 
 def _read_range(descriptor: int, start: int, length: int) -> bytes:

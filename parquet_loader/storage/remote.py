@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
@@ -148,9 +148,18 @@ class FsspecStorage:
         listing = self.find(is_data)
         beside = self._those_there(listing.beside())
         listing.found.append(
-            [Found(path, info.get("size"), _version(info), False, is_beside=True) for path, info in beside]
+            [Found(path, info.get("size"), _version(info), False, _modified(info), True) for path, info in beside]
         )
         return listing.data_files(self._base, self.root, self._kind)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is one folder, and not a file, a glob, or several."""
+        return [entry.kind for entry in self._entries] == ["folder"]
+
+    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
+        return self.find(lambda inside: is_data(inside) or inside in names), self._base
 
     def find(self, wants: Callable[[str], bool]) -> Listing:
         """All files that are wanted, of whatever kind."""
@@ -170,7 +179,13 @@ class FsspecStorage:
         for found, named in found_by_entry:
             listing.found.append(
                 [
-                    Found(path, wanted[path].get("size"), _version(wanted[path]), path in named)
+                    Found(
+                        path,
+                        wanted[path].get("size"),
+                        _version(wanted[path]),
+                        path in named,
+                        _modified(wanted[path]),
+                    )
                     for path in sorted(wanted.keys() & found.keys())
                 ]
             )
@@ -507,6 +522,9 @@ _VERSION_KEYS = (
 )
 
 
+_TIME_KEYS = ("mtime", "LastModified", "last_modified", "modified", "updated", "created")
+
+
 def _version(info: Mapping[str, Any]) -> str:
     """``key=value`` of what tells a file's version; empty where nothing does."""
     for key in _VERSION_KEYS:
@@ -514,3 +532,14 @@ def _version(info: Mapping[str, Any]) -> str:
         if value:
             return f"{key}={value.timestamp() if isinstance(value, datetime) else value}"
     return ""
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    """When a file was written, in seconds since 1970, where that is told."""
+    for key in _TIME_KEYS:
+        value = info.get(key)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, (int, float)):
+            return float(value)
+    return None

@@ -144,3 +144,27 @@ def test_damage_is_an_error_or_ids_of_the_vocabulary(tmp_path: Path, monkeypatch
     assert set(outcomes) <= {"tokens", "ConfigError", "DataError", "StorageError"}
     assert outcomes["DataError"] > DAMAGES // 4
     assert pool.max_memory() < MOST_BYTES
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_byte_that_became_zero_loses_a_record_batch_in_silence(tmp_path: Path, form: str) -> None:
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, VOCABULARY, rng.integers(1, 4)).tolist() for _ in range(12)]
+    whole = ipc(pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))}), form=form, codec=None, rows=4)
+    lost = []
+    for place in np.flatnonzero(np.frombuffer(whole, np.uint8)).tolist():
+        (tmp_path / "a.arrow").write_bytes(whole[:place] + b"\0" + whole[place + 1 :])
+        try:
+            rows = index_of(tmp_path).rows
+        except (ConfigError, DataError, StorageError):
+            continue
+        if len(rows) != 3:
+            lost.append(place)
+    assert lost == []
+
+
+def test_files_that_were_joined_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"tokens": pa.array([[1, 2, 3]] * 100, pa.list_(pa.int32()))})
+    (tmp_path / "a.arrow").write_bytes(2 * ipc(table, form="file", codec=None, rows=50))
+    with pytest.raises(DataError, match="several files were joined"):
+        index_of(tmp_path)

@@ -358,7 +358,7 @@ def test_npy_of_every_version_is_read(tmp_path: Path, version: tuple[int, int]) 
 def test_files_without_an_id_are_said_to_be_empty(tmp_path: Path, name: str) -> None:
     none = np.empty(0, "<u2")
     np.save(tmp_path / name, none) if name.endswith(".npy") else none.tofile(tmp_path / name)
-    with pytest.raises(ConfigError, match="holds no token: its files are empty"):
+    with pytest.raises(ConfigError, match="holds no token: its 1 files are empty"):
         ParquetLoader(tmp_path / name, **OPTIONS, raw_dtype="uint16")
 
 

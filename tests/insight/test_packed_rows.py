@@ -1,7 +1,12 @@
-"""What is told of runs that are packed by rows is what they do."""
+"""What is told of runs that are packed by rows is what they do.
+
+ROWS_RUNS=200 in the environment makes more random runs than usual.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -10,16 +15,17 @@ import pytest
 from packed_rows import PAD, RandomRun, row_files, rows_of
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import Component, ParquetLoader
+from parquet_loader import Component, ParquetLoader, SourceExhaustedError
 from parquet_loader.insight import check_order, describe, open_run, plan, show
 from parquet_loader.insight.trace import Tracer
 from parquet_loader.options import LoaderOptions
 from parquet_loader.order.order import Order
 
+RUNS = int(os.environ.get("ROWS_RUNS", "6"))
 ORDER = dict(lanes=6, window=3, seed=7)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(RUNS))
 def test_which_find_and_origins_agree_with_brute_force(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng([seed, 21])
     run = RandomRun(rng, tmp_path)
@@ -49,7 +55,7 @@ def test_which_find_and_origins_agree_with_brute_force(tmp_path: Path, seed: int
                 assert (piece.column, piece.tokens) == (0, len(document))
                 came[name, int(piece.file[5:8]), piece.row_group, piece.document][step, piece.row] += 1
         assert covered.sum(axis=1).tolist() == [len(row) for row in rows_of(batch)]
-        assert covered.max() == 1
+        assert covered.max() <= 1  # a batch may be of empty rows alone
     for name in run.packed:
         places = [
             (f, g, d)
@@ -105,37 +111,39 @@ def both(tmp_path: Path) -> tuple[dict, dict]:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_ranks_read_the_bytes_and_requests_that_are_planned(both, mixed: bool, ranks: int) -> None:
     sources, options = both
-    if not mixed:
+    if mixed:
+        sources = {**sources, "a": Component(sources["a"].source, packing="rows", pad_id=PAD, max_epochs=4)}
+    else:
         sources = sources["a"].source
         options = {**options, "packing": "rows", "pad_id": PAD, "weights": None, "epochs": 1}
     run = open_run(sources, LoaderOptions(**options))
-    planned = plan(run, steps=100 if mixed else None, world_sizes=[ranks], exact=True)
-    read = [0, 0]
+    planned = plan(run, steps=10**6 if mixed else None, world_sizes=[ranks], exact=True)
+    read = np.zeros(2, np.int64)
     for rank in range(ranks):
         with ParquetLoader(sources, rank=rank, world_size=ranks, **options) as loader:
-            if mixed:
-                for _ in range(100):
-                    next(iter(loader))
-                continue  # which reads ahead: of a run with an end it is exact
-            assert len(loader) == planned.steps == sum(1 for _ in loader)
+            steps = 0
+            with contextlib.suppress(SourceExhaustedError):
+                for _ in loader:
+                    steps += 1
+            assert steps == planned.steps
             stats = loader.stats()
-            read[0] += stats["bytes_read"]
-            read[1] += stats["reads"]
+            read += [stats["bytes_read"], stats["reads"]]
     (found,) = planned.world_sizes
-    if not mixed:
-        assert [found.bytes_read, found.reads] == read
-        (source,) = planned.sources
-        rows = int(run.set.config.index.rows.sum())
-        assert (source.tokens, source.epochs, source.cuts.cut_by_lanes) == (rows * 8, 1.0, 0.0)
-        assert (source.cuts.rows, source.cuts.documents_in_a_row, source.shuffle.shown_before) == (rows, 1.0, 0.0)
-    else:
-        assert found.refused is None
-        assert [source.drawn for source in planned.sources] == [
+    assert [found.bytes_read, found.reads] == read.tolist()
+    source = planned.sources[0]
+    packed = run.sets["a"] if mixed else run.set
+    rows = int(packed.config.index.rows.sum())
+    assert (source.tokens, source.cuts.cut_by_lanes) == (rows * 8, 0.0)
+    assert (source.cuts.rows, source.cuts.documents_in_a_row, source.shuffle.shown_before) == (rows, 1.0, 0.0)
+    if mixed:
+        assert [each.drawn for each in planned.sources] == [
             each["tokens"] for _, each in sorted(loader.stats()["sources"].items())
         ]
+    else:
+        assert source.epochs == 1.0
 
 
 def test_the_order_is_proved_to_deliver_each_row_once(both) -> None:

@@ -13,9 +13,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from arrow_files import write_arrow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_rows import PAD, RandomRun, all_groups, row_files, rows_of
+from raw_sets import write_megatron, write_shards
 from reference import row_lanes
 from unique_sets import unique_groups, write_set
 
@@ -347,12 +349,13 @@ def test_a_row_of_another_length_is_named_where_only_its_data_tells(
         (dict(packing="rows", pad_id=-1), r"pad_id must be an integer in \[0"),
         (dict(packing="rows", pad_id=50, vocab_size=50), r"pad_id must be an integer in \[0, 49\], not 50"),
         (dict(packing="rows", pad_id="x"), "pad_id must be an integer"),
+        (dict(packing="rows", pad_id=0, seq_len=2**27), "takes rows of fewer than 134,217,728 ids, not 134,217,728"),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path: Path, options, message: str) -> None:
     write_set(tmp_path, [[[[1, 2], [3, 4]]]])
     with pytest.raises(ConfigError, match=message):
-        ParquetLoader(tmp_path, seq_len=2, lanes=1, **options)
+        ParquetLoader(tmp_path, **{"seq_len": 2, "lanes": 1, **options})
 
 
 def test_components_say_themselves_how_they_are_packed(tmp_path: Path) -> None:
@@ -516,3 +519,30 @@ def test_a_source_that_comes_back_by_reweight_with_other_rows_is_refused(tmp_pat
             other.reweight({"a": 1})
         assert other.state_dict() == before
         next(iter(other))
+
+
+# ── formats ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_rows_are_the_same_in_every_format_that_knows_documents(tmp_path: Path, shorter: bool) -> None:
+    (groups,) = unique_groups(row_files(np.random.default_rng(14), 9, shorter=shorter, files=1, rows=60))
+    rows = [row for group in groups for row in group]
+    write_set(tmp_path / "parquet", [[rows]])
+    write_arrow(tmp_path / "file" / "a.arrow", rows, form="file")
+    write_arrow(tmp_path / "stream" / "a.arrow", rows, form="stream", codec="lz4")
+    (tmp_path / "megatron").mkdir()
+    write_megatron(tmp_path / "megatron" / "a", [[row] for row in rows])
+    expected = None
+    for name in ("parquet", "file", "stream", "megatron"):
+        options = dict(seq_len=8, overlap=1, packing="rows", pad_id=PAD if shorter else None, epochs=2)
+        for ranks in (1, 3):
+            steps = whole_run(tmp_path / name, ranks, **options, **ORDER)
+            expected = expected or steps
+            assert steps == expected
+
+
+def test_a_stream_of_ids_has_no_rows(tmp_path: Path) -> None:
+    write_shards(tmp_path / "raw", [[[1, 2, 3, 4]] * 20], eos_id=0)
+    with pytest.raises(ConfigError, match="packing='rows' needs rows that are told apart, and this set is a stream"):
+        ParquetLoader(tmp_path / "raw", seq_len=10, lanes=1, packing="rows")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
-from parquet_loader import ConfigError, build_index
+from parquet_loader import ConfigError, ParquetLoader, build_index
 from parquet_loader.storage import open_storage
 
 
@@ -60,3 +63,43 @@ def test_a_format_that_there_is_not_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_raw_dtype_that_is_no_integer_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="raw_dtype must be a NumPy integer type"):
         build_index(tmp_path, raw_dtype="float32")
+
+
+def test_splits_in_one_folder_are_remarked_on_wherever_their_name_stands(tmp_path: Path) -> None:
+    for one, other in (
+        ("json-train.arrow", "json-validation.arrow"),
+        ("wikitext-train-00000-of-00002.arrow", "wikitext-test.arrow"),
+        ("fineweb_train_000001.bin", "fineweb_val_000000.bin"),
+        ("en/train.bin", "en/val.bin"),
+    ):
+        folder = tmp_path / one.replace("/", "-")
+        for name in (one, other):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith(".bin"):
+                np.arange(4, dtype=np.uint16).tofile(folder / name)
+            else:
+                feather.write_feather(pa.table({"ids": [[1, 2]]}), folder / name)
+        raw_dtype = "uint16" if one.endswith(".bin") else None
+        assert "several splits" in build_index(folder, raw_dtype=raw_dtype, cache_dir=tmp_path / "cache").remarks()[0]
+
+
+def test_a_format_or_type_that_the_set_has_not_is_refused(tmp_path: Path) -> None:
+    np.arange(64, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    feather.write_feather(pa.table({"ids": [[1, 2]]}), tmp_path / "b.arrow")
+    index = build_index(tmp_path / "a.bin", raw_dtype="uint16", cache_dir=tmp_path / "cache")
+    shape = {"seq_len": 4, "lanes": 1, "cache_dir": tmp_path / "cache"}
+    with pytest.raises(ConfigError, match="format='arrow', and the index is of raw files"):
+        ParquetLoader(tmp_path / "a.bin", index=index, format="arrow", **shape)
+    with pytest.raises(ConfigError, match="raw_dtype='uint32', and the index is of ids stored as uint16"):
+        ParquetLoader(tmp_path / "a.bin", index=index, raw_dtype="uint32", **shape)
+    with pytest.raises(ConfigError, match="raw_dtype='uint16' is for raw files, and these are arrow"):
+        ParquetLoader(tmp_path / "b.arrow", raw_dtype="uint16", **shape)
+    sources = {"a": tmp_path / "a.bin", "b": tmp_path / "b.arrow"}
+    ParquetLoader(sources, weights={"a": 1, "b": 1}, raw_dtype="uint16", **shape).close()
+
+
+def test_a_saved_set_without_files_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"_data_files": []}')
+    feather.write_feather(pa.table({"ids": [[1, 2]]}), tmp_path / "cache-1.arrow")
+    with pytest.raises(ConfigError, match="is an empty set"):
+        build_index(tmp_path, cache_dir=tmp_path / "cache")

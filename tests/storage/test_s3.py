@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 import traceback
@@ -22,18 +23,22 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.loaders import JSONFileLoader
 from fsspec.implementations.local import LocalFileSystem
+from growing_sets import S3Writer, copy_finished, make_files, quick_looks, run_of_ranks, take, total_of
+from growing_sets import digest as digest_of
 from raw_sets import random_files, write_megatron, write_shards
 from s3_server import S3Server, environment_for, options_for, s3_server
 from subprocesses import finish, start
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import DatasetIndex, FileChangedError, LoaderClosedError, ParquetLoader, StorageError, build_index
+from parquet_loader.pretokenize import PretokenizeOptions, Progress, background, pretokenize
 from parquet_loader.pretokenize.convert.corpora import open_corpus
 from parquet_loader.pretokenize.tokenizers.base import TokenizerInfo
 from parquet_loader.pretokenize.write.folder import OutputFolder
 from parquet_loader.pretokenize.write.manifest import Encoding
 from parquet_loader.pretokenize.write.writer import SetWriter
 from parquet_loader.storage import open_storage
+from parquet_loader.storage.growing import GROWING_NAME, Growing
 from parquet_loader.storage.remote import FsspecStorage
 from parquet_loader.testing import (
     FaultProxy,
@@ -47,6 +52,8 @@ from parquet_loader.testing import (
     every,
     randomly,
 )
+
+__all__ = ["quick_looks"]
 
 FILES = unique_groups([[[7] * 60 for _ in range(4)] for _ in range(6)])
 
@@ -465,6 +472,71 @@ def test_two_loaders_of_one_process_share_nothing(server: S3Server, url: str, lo
 
 
 # ── what pretokenize writes there ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_set_grows_there_file_by_file_and_is_resumed(server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{number} " * 20 + "\n" for number in range(1500)))
+    fs = server.filesystem
+
+    def options(folder: str) -> PretokenizeOptions:
+        return PretokenizeOptions(
+            inputs=(str(tmp_path / "in.txt"),),
+            output=f"s3://bucket1/{folder}",
+            tokenizer="bytes",
+            publish="as-finished",
+            row_group_tokens=10_000,
+            file_tokens=30_000,
+            batch_bytes=5000,
+            storage_options=server.storage_options,
+        )
+
+    def there(folder: str) -> dict[str, bytes]:
+        fs.invalidate_cache()
+        found = [each["name"] for each in fs.ls(f"bucket1/{folder}", detail=True) if each["type"] == "file"]
+        return {path.rsplit("/", 1)[1]: fs.cat_file(path) for path in sorted(found)}
+
+    killed = f"killed-{uuid.uuid4().hex}"
+    seen: dict[str, bytes] = {}
+
+    def stop(done: Progress) -> None:
+        if done.tokens > 70_000:
+            seen.update(there(killed))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pretokenize(options(killed), progress=stop)
+    files = {name: content for name, content in seen.items() if name.endswith(".parquet")}
+    assert list(files) == [f"part-000000{number}.parquet" for number in range(3)]
+    growing = Growing.from_json(there(killed)[GROWING_NAME], GROWING_NAME)
+    assert (growing.state, growing.files, growing.reason) == ("failed", 3, "ZeroDivisionError")
+    with background(options(killed), log=tmp_path / "log") as writer:
+        assert writer.wait(60)
+    assert background(options(killed), starts=False).done
+    pretokenize(options("quiet"))
+    assert there(killed) == there("quiet")
+    assert {name: there(killed)[name] for name in files} == files
+
+
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("seed", range(max(1, int(os.environ.get("FOLLOW_RUNS", "4")) // 4)))
+def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) -> None:
+    files = make_files(tmp_path / "files", seed, 5)
+    options: dict[str, Any] = {"seq_len": 16, "lanes": 4, "window": 3, "seed": seed}
+    count = int(total_of(files) / 64 * 1.4)
+    with ParquetLoader(copy_finished(files, tmp_path / "finished"), **options, follow=True) as loader:
+        expected = digest_of(take([loader], count))
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    writer = S3Writer(server.filesystem, prefix, files, tmp_path / "unused")
+    thread = threading.Thread(target=writer.run, args=(seed, threading.Event(), 0.1))
+
+    def opened(**more: Any) -> ParquetLoader:
+        return ParquetLoader(f"s3://{prefix}", **options, **more, storage_options=server.storage_options)
+
+    thread.start()
+    lives = ((1, count // 3, True), (2, count // 3, True), (1, count - 2 * (count // 3), True))
+    assert digest_of(run_of_ranks(opened, iter(lives))) == expected
+    thread.join()
+    assert digest_of(run_of_ranks(opened, iter([(2, count, True)]))) == expected
 
 
 @pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])

@@ -111,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--tokenizer", default="bytes")
     parser.add_argument("--seq-len", type=int, help="pack rows of so many tokens")
+    parser.add_argument("--publish", choices=("at-end", "as-finished"), default="at-end")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     work = Path(tempfile.mkdtemp(prefix="pretokenize-soak-"))
@@ -121,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [sys.executable, str(TOOL), "--input", str(work / "corpus.jsonl"), "--dedup"]
         command += ["--tokenizer", arguments.tokenizer, "--append-eos", "--workers", str(workers)]
         command += ["--row-group-tokens", "100_000", "--file-tokens", "500_000", "--batch-bytes", "200_000"]
+        command += ["--publish", arguments.publish]
         if arguments.seq_len is not None:
             command += ["--pack", "best-fit", "--seq-len", str(arguments.seq_len), "--pack-buffer-tokens", "150_000"]
         kills = arguments.kills // len(arguments.workers)

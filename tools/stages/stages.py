@@ -23,7 +23,7 @@ from typing import Any
 from parquet_loader import ParquetLoader
 from parquet_loader.engine import engine, pack, slices, work
 from parquet_loader.engine.config import Counters, EngineConfig
-from parquet_loader.engine.prefetch import Budget
+from parquet_loader.engine.prefetch import Budget, Task
 from parquet_loader.engine.reserve import Reserve
 from parquet_loader.formats.parquet import PARQUET, decode, pages, values
 from parquet_loader.order import order
@@ -97,6 +97,7 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     kept: list[object] = []
     begin = time.perf_counter()
     for task in itertools.islice(engine._tasks([config], _windows(config), shared), row_groups):
+        assert isinstance(task, Task)
         kept = [*kept[1 - config.order.window :], task.run()]
     whole = time.perf_counter() - begin
     tokens = shared.counters.tokens_decoded

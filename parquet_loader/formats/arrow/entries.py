@@ -111,6 +111,8 @@ class _Entry:
             try:
                 batch = read_batch(framed.message)
                 empty = [each for each in self._others if not batch.rows or _is_empty(batch, each)]
+                if not batch.rows:
+                    self._check_none(batch)
             except MetadataError as problem:
                 raise self._file.error(f"its message at byte {framed.begin:,}: {problem}", number) from problem
             if not batch.rows:
@@ -128,6 +130,13 @@ class _Entry:
             columns[name] = _EMPTY_LAYOUT(column=name), self._array(found.get(name, []), each)
         is_whole = self._has_tokens and columns.keys() >= self._aligned
         return FileEntry(columns, () if is_whole else tuple(each.leaf for each in self._columns))
+
+    def _check_none(self, batch: Batch) -> None:
+        """Refuse a record batch that says it has no rows, where its columns have some."""
+        for each in self._lists:
+            rows, _ = _node(batch, each.own)
+            if rows:
+                raise MetadataError(f"column {each.leaf.name!r} has {rows:,} rows in a record batch of none")
 
     def _array(self, numbers: list[list[int]], column: Column) -> IntArray:
         array = np.array(numbers, np.int64).reshape(len(numbers), len(ENTRY_ARRAYS) + len(PLACES)).T

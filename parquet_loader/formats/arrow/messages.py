@@ -12,7 +12,7 @@ where they are large, what lies between is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ _FAR_AHEAD_BYTES = 4 << 20  # the same where record batches are small
 # megabyte, and one of a disk does not.
 _SMALL_BYTES, _SMALL_REMOTE_BYTES = 128 << 10, 1 << 20
 _TAIL_BYTES = 64 << 10
+_MOST_PADDING = 128  # before a footer: the mark of a stream's end, and what aligns it
 _CUT = "its writing or copying was cut off"
 
 
@@ -118,7 +119,9 @@ def read_messages(file: ArrowFile) -> tuple[Schema, Iterator[Framed]]:
         footer = _footer(file)
         try:
             schema = Schema.of_footer(footer)
-            return schema, _of_file(file, read_blocks(footer))
+            batches, dictionaries = read_blocks(footer)
+            _check_end(file, file.size - 10 - len(footer), [batches, dictionaries])
+            return schema, _of_file(file, batches)
         except MetadataError as problem:
             raise file.error(f"its footer cannot be read ({problem}); it is damaged") from problem
     if not _may_be_stream(head, file.size):
@@ -203,6 +206,30 @@ def _of_stream(file: ArrowFile, begin: int) -> Iterator[Framed]:
             )
         ahead = file.ahead_of(framed.end - begin)
         begin = framed.end
+
+
+def _check_end(file: ArrowFile, footer: int, blocks: Sequence[Blocks]) -> None:
+    """Refuse a footer between which and all that it tells of there is something else.
+
+    Args:
+        file: the file.
+        footer: where its footer begins.
+        blocks: what that tells of.
+    """
+    ends = [int(end) for each in blocks for end in each.begins + each.metadata + each.bodies]
+    if not ends:
+        try:  # some writers do not frame the schema's message in a file, of whose end nothing tells then
+            first = _framed_at(file, len(_MAGIC) + 2, _AHEAD_BYTES)
+        except MetadataError:
+            return
+        if first is None or first.message.kind != SCHEMA:
+            return
+        ends = [first.end]
+    if footer - max(ends) > _MOST_PADDING:
+        raise file.error(
+            f"has {footer - max(ends):,} bytes between what its footer tells of and the footer itself: the footer is "
+            "damaged, or several files were joined; write them to files of their own"
+        )
 
 
 def _of_file(file: ArrowFile, blocks: Blocks) -> Iterator[Framed]:

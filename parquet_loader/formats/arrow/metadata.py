@@ -66,21 +66,18 @@ class _Table:
     def __init__(self, data: memoryview, place: int) -> None:
         self._data = data
         self._place = place
-        self._vtable = place - self._number(_INT, place)
-        self._size = self._number(_SHORT, self._vtable)
+        self._vtable = place - _number(self._data, _INT, place)
+        self._size = _number(self._data, _SHORT, self._vtable)
 
     @classmethod
     def root(cls, data: memoryview) -> _Table:
         """The table that a flatbuffer begins with."""
-        table = cls.__new__(cls)
-        table._data = data
-        table.__init__(data, table._number(_OFFSET, 0))  # type: ignore[misc]
-        return table
+        return cls(data, _number(data, _OFFSET, 0))
 
     def integer(self, field: int, kind: struct.Struct) -> int:
         """A number; 0 where it is not there."""
         place = self._field(field)
-        return self._number(kind, place) if place else 0
+        return _number(self._data, kind, place) if place else 0
 
     def byte(self, field: int) -> int:
         """A number of one byte; 0 where it is not there."""
@@ -92,15 +89,15 @@ class _Table:
     def table(self, field: int) -> _Table | None:
         """A table; None where it is not there."""
         place = self._field(field)
-        return _Table(self._data, place + self._number(_OFFSET, place)) if place else None
+        return _Table(self._data, place + _number(self._data, _OFFSET, place)) if place else None
 
     def vector(self, field: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """A vector of numbers or structs; empty where it is not there."""
         place = self._field(field)
         if not place:
             return np.empty(0, kind)
-        begin = place + self._number(_OFFSET, place)
-        count = self._number(_OFFSET, begin)
+        begin = place + _number(self._data, _OFFSET, place)
+        count = _number(self._data, _OFFSET, begin)
         if begin + 4 + count * kind.itemsize > len(self._data):
             raise MetadataError(f"a vector of {count:,} entries is longer than its flatbuffer")
         return np.frombuffer(self._data, kind, count, begin + 4)
@@ -110,14 +107,15 @@ class _Table:
         entry = 4 + 2 * field
         if entry + 2 > self._size:
             return 0
-        place = self._number(_SHORT, self._vtable + entry) & 0xFFFF
+        place = _number(self._data, _SHORT, self._vtable + entry) & 0xFFFF
         return self._place + place if place else 0
 
-    def _number(self, kind: struct.Struct, place: int) -> int:
-        if not 0 <= place <= len(self._data) - kind.size:
-            raise MetadataError(f"a field lies at byte {place:,} of {len(self._data):,}")
-        number: int = kind.unpack_from(self._data, place)[0]
-        return number
+
+def _number(data: memoryview, kind: struct.Struct, place: int) -> int:
+    if not 0 <= place <= len(data) - kind.size:
+        raise MetadataError(f"a field lies at byte {place:,} of {len(data):,}")
+    number: int = kind.unpack_from(data, place)[0]
+    return number
 
 
 class Message(NamedTuple):
@@ -264,11 +262,15 @@ class Blocks(NamedTuple):
     bodies: IntArray
 
 
-def read_blocks(footer: memoryview) -> Blocks:
-    """The record batches of a footer.
+def read_blocks(footer: memoryview) -> tuple[Blocks, Blocks]:
+    """The record batches of a footer, and its dictionaries.
 
     Raises:
         MetadataError: it is none.
     """
-    blocks = _Table.root(footer).vector(3, _BLOCK)
-    return Blocks(*(blocks[name].astype(np.int64) for name in ("offset", "metadata", "body")))
+    table = _Table.root(footer)
+    batches, dictionaries = (
+        Blocks(*(blocks[name].astype(np.int64) for name in ("offset", "metadata", "body")))
+        for blocks in (table.vector(3, _BLOCK), table.vector(2, _BLOCK))
+    )
+    return batches, dictionaries

@@ -142,7 +142,9 @@ def convert(options: ConvertOptions) -> Manifest:
             return journal
         if journal.phase == "writing":
             journal = _write_shards(corpus, encoding, output, journal, options)
-        return publish(output, journal, encoding, staged_in=output.staging_name)
+        manifest = publish(output, journal, encoding, staged_in=output.staging_name)
+        output.clear_staging(others=True)
+        return manifest
 
 
 def _encoding_of(corpus: Corpus, options: ConvertOptions) -> Encoding:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from ...errors import ConfigError, PretokenizeWarning
 from ..options import PretokenizeOptions
@@ -22,12 +23,14 @@ from ..sources.files import FileSource
 from ..tokenizers.gigatoken import with_engine
 from ..tokenizers.huggingface import Tokenizer, load_tokenizer
 from ..write.folder import OutputFolder
+from ..write.growing import marked_as_growing
+from ..write.journal import Journal
 from ..write.manifest import Manifest
 from .progress import Progress
 from .resume import begin, fingerprint_of, run_of
 from .shards import Job, encoding_of, open_seen_file, publish, seen_name, write_shards
 
-__all__ = ["Summary", "pretokenize", "tokenize_source"]
+__all__ = ["Summary", "pretokenize", "pretokenize_locked", "tokenize_source"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,13 @@ def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], N
         DataError: an input with wrong content; names the file and the line or row.
         StorageError: a path that cannot be read or written.
     """
+    return pretokenize_locked(options, None, progress=progress)
+
+
+def pretokenize_locked(
+    options: PretokenizeOptions, lock: int | None, *, progress: Callable[[Progress], None] | None = None
+) -> Summary:
+    """`pretokenize`, with the lock of the output folder that the process that started this one has taken, if it has."""
     if options.world_size > 1:
         raise ConfigError(f"pretokenize is for one rank, got world_size {options.world_size}: use pretokenize_rank.")
     started = time.monotonic()
@@ -104,7 +114,7 @@ def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], N
     # Last, because a Hub name can take long.
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
     tokenizer = with_engine(tokenizer, options.engine, source)
-    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress)
+    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress, lock=lock)
     return Summary(
         manifest=manifest,
         output=options.output,
@@ -121,6 +131,7 @@ def tokenize_source(
     options: PretokenizeOptions,
     *,
     progress: Callable[[Progress], None] | None = None,
+    lock: int | None = None,
 ) -> tuple[Manifest, int]:
     """Tokenize any source with any tokenizer into an output folder.
 
@@ -139,23 +150,62 @@ def tokenize_source(
     seen_file = open_seen_file(options)
     seen_before = seen_file.read() if seen_file is not None and seen_file.exists() else as_digests(b"")
     fingerprint = fingerprint_of(source, tokenizer, options, seen_before)
-    with output.claimed():
+    with output.claimed(lock):
         journal = begin(output, run_of(fingerprint, options))
         if isinstance(journal, Manifest):
             return journal, journal.text_bytes
         earlier_bytes = journal.position.text_bytes
-        if journal.phase == "writing":
-            job = Job(
-                source=source,
-                tokenizer=tokenizer,
-                output=output,
-                options=options,
-                seen_before=seen_before,
-                progress=progress,
-            )
-            journal = write_shards(job, journal)
-        if seen_file is not None and options.write_seen_hashes:
-            # Before the set is shown: once it is, nobody need come back. Should this be done twice, nothing changes.
-            seen_file.extend(as_digests(output.read_staged(seen_name(shard))) for shard in journal.parts)
-        manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
+        job = Job(
+            source=source,
+            tokenizer=tokenizer,
+            output=output,
+            options=options,
+            seen_before=seen_before,
+            progress=progress,
+        )
+        with marked(job, journal) as job:
+            if journal.phase == "writing":
+                journal = write_shards(job, journal)
+            if seen_file is not None and options.write_seen_hashes:
+                # Before the set is complete: then nobody need come back. Should this be done twice, nothing changes.
+                seen_file.extend(as_digests(output.read_staged(seen_name(shard))) for shard in journal.parts)
+            manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in=output.staging_name)
+        output.clear_staging(others=True)
     return manifest, earlier_bytes
+
+
+@contextmanager
+def marked(job: Job, journal: Journal) -> Iterator[Job]:
+    """The job, of which the marker of a growing set is told; as it is, where the set does not grow."""
+    if not journal.grows:
+        yield job
+        return
+    with marked_as_growing(job.output, job.options.row_group_tokens, journal.parts) as marker:
+
+        def show(done: Progress) -> None:
+            marker.encoded(done.tokens, expected_of(done, job.options.max_docs))
+            if job.progress is not None:
+                job.progress(done)
+
+        yield replace(job, progress=show, on_shards=marker.published)
+
+
+def expected_of(done: Progress, max_docs: int | None) -> dict[str, int] | None:
+    """What there will be in the end, about, as far as that is known.
+
+    >>> expected_of(Progress(documents=5, tokens=2_000, text_bytes=8_000, fraction=0.25), None)
+    {'documents': 20, 'tokens': 8000, 'bytes_done': 8000, 'bytes_total': 32000}
+    """
+    fraction = max(done.fraction or 0, done.documents / max_docs if max_docs is not None else 0)
+    if not fraction:
+        return None
+
+    def whole(count: int) -> int:
+        return max(count, round(count / fraction))
+
+    return {
+        "documents": whole(done.documents),
+        "tokens": whole(done.tokens),
+        "bytes_done": done.text_bytes,
+        "bytes_total": whole(done.text_bytes),
+    }

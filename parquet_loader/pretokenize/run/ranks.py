@@ -269,7 +269,9 @@ def _finish(tokenizer: Tokenizer, options: PretokenizeOptions, whole: dict[str, 
             journal = _joined(options, whole)
             output.write_journal(journal)
         # The joined journal's names are those of the ranks' folders already.
-        return publish(output, journal, encoding_of(tokenizer, options), staged_in="")
+        manifest = publish(output, journal, encoding_of(tokenizer, options), staged_in="")
+        output.clear_staging(others=True)
+        return manifest
 
 
 def _complete_journal(folder: OutputFolder) -> Journal | None:

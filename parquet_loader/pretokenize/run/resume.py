@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ...errors import ConfigError, DataError, StorageError
+from ...storage.growing import GROWING_NAME
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
 from ..sources.base import Source
@@ -19,8 +20,21 @@ from ..tokenizers.base import Tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
 from ..write.manifest import MANIFEST_NAME, Manifest, Skipped
+from ..write.writer import final_entries, renames
 
-__all__ = ["Found", "Run", "begin", "decide", "few", "fingerprint_of", "look", "run_of", "seen_fingerprint"]
+__all__ = [
+    "Found",
+    "Run",
+    "begin",
+    "decide",
+    "few",
+    "fingerprint_of",
+    "look",
+    "published_by",
+    "run_of",
+    "seen_fingerprint",
+    "settings_of",
+]
 
 _FINGERPRINT_VERSION = 2
 
@@ -33,6 +47,17 @@ def fingerprint_of(
     return {
         "version": _FINGERPRINT_VERSION,
         "source": source.fingerprint(),
+        **settings_of(tokenizer, options),
+        "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
+        # Sets that were written before there were these options have no such keys.
+        **({"publish": options.publish} if options.publish != "at-end" else {}),
+        **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
+    }
+
+
+def settings_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> dict[str, object]:
+    """Of what the result depends on, what is known without a look at the input."""
+    return {
         "tokenizer": {
             "sha256": tokenizer.info.sha256,
             "vocab_size": tokenizer.info.vocab_size,
@@ -44,10 +69,8 @@ def fingerprint_of(
         "max_docs": options.max_docs,
         "empty": options.empty,
         "dedup": {"hash": options.hash} if options.dedup else None,
-        "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
-        # Sets that were written before there were these options have no such keys.
+        # Sets that were written before there was this option have no such key.
         **({"packing": asdict(options.packing)} if options.packing is not None else {}),
-        **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
     }
 
 
@@ -116,7 +139,7 @@ class Found:
 
     Attributes:
         output: the folder's name, for messages.
-        files: what is in it, except the files of runs.
+        files: what is in it, except the files of runs, and what an unfinished one has published.
         staging: whether an earlier run has left a staging folder.
         journal: of that run, where it has finished anything.
         manifest: of a complete set.
@@ -146,7 +169,16 @@ def look(output: OutputFolder, run: Run) -> Found:
     except DataError:
         if not run.overwrite:
             raise
+    if journal is not None:
+        files = tuple(each for each in files if each not in published_by(journal))
     return Found(output=output.name, files=files, staging=output.found_staging, journal=journal, manifest=manifest)
+
+
+def published_by(journal: Journal) -> frozenset[str]:
+    """What an unfinished run has put into the output folder already: of a set that grows, its shards and marker."""
+    if not journal.grows:
+        return frozenset()
+    return frozenset([GROWING_NAME, *(each.name for each in final_entries(journal.parts, growing=True))])
 
 
 def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
@@ -160,6 +192,8 @@ def decide(found: Found, run: Run) -> Literal["fresh", "resume", "done"]:
     if journal is not None:
         unfinished = journal.phase == "writing"
         changed = run.changes(journal.fingerprint, run.fingerprint, journal.position.skipped, complete=not unfinished)
+        if changed and journal.grows and unfinished and not journal.parts and not found.files:
+            return "fresh"  # it has come to nothing yet
         if changed and not run.overwrite:
             raise ConfigError(
                 f"{not_empty}it holds an unfinished run of other inputs or options ({few(changed)}). Give those again "
@@ -213,7 +247,7 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
     decision = decide(found, run)
     if decision == "resume" and found.journal is not None:
         try:
-            output.check_staged(found.journal.parts if found.journal.phase == "writing" else ())
+            _take_up(output, found, found.journal)
         except StorageError:
             if not run.overwrite:
                 raise
@@ -221,9 +255,32 @@ def begin(output: OutputFolder, run: Run) -> Journal | Manifest:
             return found.journal
     if decision == "done" and found.manifest is not None:
         output.check_published(found.manifest.files)
+        output.remove_growing()
         return found.manifest
     output.clear_staging()
-    return Journal(fingerprint=run.fingerprint)
+    journal = Journal(fingerprint=run.fingerprint)
+    never_complete = found.journal is not None and found.journal.grows and found.manifest is None
+    if journal.grows or never_complete:
+        output.remove_set()  # nothing of it may be taken for the beginning of this one
+    if journal.grows:
+        output.write_journal(journal)
+    return journal
+
+
+def _take_up(output: OutputFolder, found: Found, journal: Journal) -> None:
+    """Make sure that all is there that a run to be resumed has finished; of a growing set, publish what is not yet.
+
+    Raises:
+        StorageError: something is missing.
+    """
+    if not journal.grows:
+        output.check_staged(journal.parts if journal.phase == "writing" else ())
+        return
+    for names in renames(journal.parts, output.staging_name, growing=True)[-1:]:
+        output.publish_next(names)
+    output.check_growing(final_entries(journal.parts, growing=True))
+    if journal.phase == "writing" and found.files:
+        output.remove_set(keep=published_by(journal))
 
 
 def few(changed: list[str]) -> str:

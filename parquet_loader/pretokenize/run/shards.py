@@ -12,7 +12,7 @@ shard.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -94,7 +94,7 @@ def manifest_of(journal: Journal, encoding: Encoding) -> Manifest:
         )
     return Manifest(
         encoding=encoding,
-        files=final_entries(journal.parts),
+        files=final_entries(journal.parts, growing=journal.grows),
         text_bytes=position.text_bytes,
         skipped=position.skipped,
         bad_records=journal.bad_records,
@@ -138,7 +138,7 @@ def read_carried(output: OutputFolder, journal: Journal) -> TokenBatch | None:
 
 
 def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, staged_in: str) -> Manifest:
-    """Publish the shards of a journal that names them all, and then the manifest.
+    """Publish the shards of a journal that names them all, and then the manifest; staging is left to be cleared.
 
     Args:
         output: the folder.
@@ -148,12 +148,11 @@ def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, stage
     """
     manifest = manifest_of(journal, encoding)
     output.publish(
-        renames(journal.parts, staged_in),
+        [] if journal.grows else renames(journal.parts, staged_in),  # those of a growing set are there already
         manifest.to_json(),
         moving=journal.phase == "moving",
         on_moving=lambda: output.write_journal(replace(journal, phase="moving")),
     )
-    output.clear_staging(others=True)
     return manifest
 
 
@@ -167,6 +166,7 @@ class Job:
     options: PretokenizeOptions
     seen_before: Digests
     progress: Callable[[Progress], None] | None
+    on_shards: Callable[[Sequence[FileEntry]], None] | None = None
     drops: Drops | None = None
 
 
@@ -218,6 +218,10 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             bad_records=tuple(selection.bad_records[: position.skipped.bad]),
         )
         output.write_journal(journal)
+        if journal.grows:
+            output.publish_next(renames(journal.parts, output.staging_name, growing=True)[-1])
+        if job.on_shards is not None:
+            job.on_shards(journal.parts)
 
     left = None if options.max_docs is None else options.max_docs - journal.position.documents
     documents = islice(selection.documents(source.records(journal.position.cursor)), left)
@@ -250,6 +254,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
             encoding_of(job.tokenizer, options),
             row_group_tokens=options.row_group_tokens,
             file_tokens=options.file_tokens,
+            growing=journal.grows,
             finished=journal.parts,
             kept=kept,
             on_group=ledger.take if rows is None else rows.take,
@@ -297,7 +302,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         position = replace(position, skipped=selection.skipped)  # also what came after the last document
     journal = replace(
         journal,
-        phase="removing",
+        phase="moving" if journal.grows else "removing",
         position=position,
         bad_records=tuple(selection.bad_records[: position.skipped.bad]),
     )

@@ -25,6 +25,7 @@ __all__ = [
     "Preset",
     "SourceFactory",
     "SourceOptions",
+    "is_found_anywhere",
     "open_source",
     "register_source",
     "source_names",
@@ -172,6 +173,13 @@ register_source("jsonl", _files("json"), uses=("inputs", "text_column", "keep_co
 register_source("parquet", _files("parquet"), uses=("inputs", "text_column", "keep_columns"))
 register_source("csv", _files("csv"), uses=("inputs", "text_column", "keep_columns"))
 register_source("hf", _hub, uses=("dataset", "config", "split", "revision", "text_column", "keep_columns"))
+
+_BUILT_IN = frozenset(_FACTORIES)
+
+
+def is_found_anywhere(name: str) -> bool:
+    """Whether a process in which nobody registers anything knows the source."""
+    return name in _BUILT_IN or ":" in name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

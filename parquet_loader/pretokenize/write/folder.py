@@ -1,4 +1,4 @@
-"""The output folder: no file of a set appears in it before the set is complete.
+"""The output folder: no file of a set appears in it before the set is complete, unless the set is to grow.
 
 Everything is written into a folder ``_staging-run`` inside the output, which readers of Parquet folders pass over
 because of its first letter, beside the journal that lets the same command resume. `OutputFolder.publish` then moves the
@@ -15,13 +15,16 @@ Why not write each shard in its final place at once: a run that fails after hour
 left an incomplete new one, which only the missing manifest shows. This way a failure at any time before publishing
 leaves the old set as it was; the price is room for both sets. A rename is atomic on a disk. An
 object store has no rename, but its copy shows an object whole or not at all.
+
+A set that is published as it grows has the old set removed at the start (1, 2), and each file moved out once the
+journal names it (`OutputFolder.publish_next`): what is there is never written again. Its manifest, too, comes last.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -29,10 +32,11 @@ from typing import Any
 from ...errors import ConfigError, PathNotFoundError, StorageError
 from ...storage.base import is_hidden
 from ...storage.filesystems import Filesystem, open_filesystem, relative_to
+from ...storage.growing import GROWING_NAME, Growing
 from ...storage.secrets import Location
 from ..sources.find import InputFile
 from .journal import JOURNAL_NAME, Journal
-from .lock import LOCK_NAME, Claim, claimed
+from .lock import LOCK_NAME, Claim, claimed, has_locks, lock_folder
 from .manifest import MANIFEST_NAME, FileEntry, Manifest
 
 __all__ = ["OutputFolder", "is_shard", "shard_name"]
@@ -138,16 +142,33 @@ class OutputFolder:
         relative = (relative_to(each, self._path) for each in self.filesystem.files_below(self._path))
         return sorted(each for each in relative if each)
 
+    def lock(self) -> int | None:
+        """Keep other runs out of the folder for one that is to be started: the descriptor that it is to inherit.
+
+        Returns:
+            None where folders have no locks.
+
+        Raises:
+            ConfigError: another run is in the folder.
+        """
+        if not has_locks(self.filesystem):
+            return None
+        self._make_staging()
+        return lock_folder(self._staging, self.name)
+
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claimed(self, lock: int | None = None) -> Iterator[None]:
         """Keep other runs out of the folder. At the end, staged files are removed unless a journal says how to resume.
+
+        Args:
+            lock: what `lock` gave to the process that started this one.
 
         Raises:
             ConfigError: another run is in the folder.
         """
         self.found_staging = self.filesystem.exists(self._staging)
         self._make_staging()
-        with claimed(self.filesystem, self._staging, self.name) as claim:
+        with claimed(self.filesystem, self._staging, self.name, lock) as claim:
             self._claim = claim
             try:
                 yield
@@ -247,6 +268,16 @@ class OutputFolder:
         """
         self._check_sizes(self._staging, shards, "the run's journal", "Start again with overwrite=True.")
 
+    def check_growing(self, files: Sequence[FileEntry]) -> None:
+        """Make sure that what the journal of a growing set names is published, in its size.
+
+        Raises:
+            StorageError: it is not.
+        """
+        self._check_sizes(
+            self._path, files, "the run's journal", "Restore the file, or start again with overwrite=True."
+        )
+
     def _check_sizes(self, folder: str, files: Sequence[FileEntry], by: str, remedy: str) -> None:
         for file in files:
             path = f"{folder}/{file.name}"
@@ -279,14 +310,61 @@ class OutputFolder:
         """
         self.write_staged(MANIFEST_NAME, manifest_json.encode())
         if not moving:
-            old = [each for each in self._list() if _is_of_a_set(each)]
-            self._each(self._remove, [each for each in old if each == MANIFEST_NAME])
-            self._each(self._remove, [each for each in old if each != MANIFEST_NAME])
+            self.remove_set()
             on_moving()
         self._each(self._move, list(shards))
         self.filesystem.sync_folder(self._path)
         self._move((f"{self.staging_name}/{MANIFEST_NAME}", MANIFEST_NAME))
         self.filesystem.sync_folder(self._path)
+
+    def remove_set(self, keep: Collection[str] = ()) -> None:
+        """Remove the files of a set, the manifest first, but for those whose names are to be kept."""
+        old = [each for each in self._list() if _is_of_a_set(each) and each not in keep]
+        self._each(self._remove, [each for each in old if each == MANIFEST_NAME])
+        self._each(self._remove, [each for each in old if each != MANIFEST_NAME])
+
+    def publish_next(self, names: tuple[str, str]) -> None:
+        """Move the next shard of a growing set out of staging; one that is there already is left as it is.
+
+        Args:
+            names: where in the folder it is staged, and its final name.
+        """
+        staged, final = (f"{self._path}/{each}" for each in names)
+        if not self.filesystem.exists(final):
+            self.filesystem.move(staged, final)
+            self.filesystem.sync_folder(self._path)
+        elif self.filesystem.exists(staged):  # a copy that was not followed by its removal
+            self.filesystem.remove(staged)
+
+    def write_growing(self, text: str) -> None:
+        """Replace the marker of a growing set.
+
+        Raises:
+            StorageError: it cannot be written, or another run has taken over.
+        """
+        if self._claim is not None:
+            self._claim.check()
+        if self.filesystem.is_local:
+            # By way of the staging folder, where nobody minds what a kill leaves of it.
+            self.write_staged(GROWING_NAME, text.encode())
+            self.filesystem.move(f"{self._staging}/{GROWING_NAME}", f"{self._path}/{GROWING_NAME}")
+        else:
+            self.filesystem.replace(f"{self._path}/{GROWING_NAME}", text.encode())
+
+    def read_growing(self) -> Growing | None:
+        """The marker of a growing set, or None.
+
+        Raises:
+            DataError: a marker that cannot be understood.
+        """
+        path = f"{self._path}/{GROWING_NAME}"
+        raw = self._read(path)
+        return None if raw is None else Growing.from_json(raw, self.display(path))
+
+    def remove_growing(self) -> None:
+        """Remove the marker of a growing set, if it is there."""
+        if self.filesystem.exists(f"{self._path}/{GROWING_NAME}"):
+            self._remove(GROWING_NAME)
 
     def _each(self, action: Callable[[Any], None], arguments: Sequence[Any]) -> None:
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
@@ -332,7 +410,7 @@ def is_shard(relative: str) -> bool:
 
 
 def _is_of_a_set(relative: str) -> bool:
-    return relative == MANIFEST_NAME or is_shard(relative)
+    return relative in (MANIFEST_NAME, GROWING_NAME) or is_shard(relative)
 
 
 def _is_ours(relative: str) -> bool:

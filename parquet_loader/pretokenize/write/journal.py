@@ -13,6 +13,9 @@ Its phases::
     writing      shards are being added
     removing     all shards are there; an old set's files are being removed
     moving       shards, then the manifest, are being moved to where they belong
+
+The shards of a set that is published as it grows are moved one by one, each right after the journal has named it: while
+it is being written nothing of an old set is left, and from "writing" its phase becomes "moving".
 """
 
 from __future__ import annotations
@@ -80,6 +83,11 @@ class Journal:
     def __post_init__(self) -> None:
         if self.phase not in get_args(Phase):
             raise ValueError(f"phase is {self.phase!r}")
+
+    @property
+    def grows(self) -> bool:
+        """Whether shards are published as they are finished."""
+        return self.fingerprint.get("publish") == "as-finished"
 
     def to_json(self) -> str:
         """The text of the file."""

@@ -3,6 +3,8 @@
 On a disk it is a lock of the operating system on a file, which ends with the process however that ends: a second
 run is refused, and a run after a SIGKILL is not. An object store has no such lock; there the last to come
 leaves its name, and the one before finds another's name when it next wants to write its journal, and ends.
+
+A process can take the lock for one that it starts: the lock is of the open file, whose descriptor the child inherits.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ try:
 except ImportError:  # Windows: names, as on an object store
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LOCK_NAME", "Claim", "claimed"]
+__all__ = ["LOCK_NAME", "Claim", "claimed", "has_locks", "lock_folder"]
 
 
 LOCK_NAME = "lock"
@@ -52,20 +54,40 @@ class Claim:
             raise StorageError(f"another run has taken over output={self._name!r}: this one ends here.")
 
 
+def has_locks(filesystem: Filesystem) -> bool:
+    """Whether a folder there can be locked."""
+    return filesystem.is_local and fcntl is not None
+
+
+def lock_folder(folder: str, name: str) -> int:
+    """Lock a local folder that exists, until the descriptor and all that were inherited of it are closed.
+
+    Raises:
+        ConfigError: another process of this machine, or of one that shares the disk, holds it.
+    """
+    return _locked(f"{folder}/{LOCK_NAME}", name)
+
+
 @contextmanager
-def claimed(filesystem: Filesystem, folder: str, name: str) -> Iterator[Claim]:
+def claimed(filesystem: Filesystem, folder: str, name: str, lock: int | None = None) -> Iterator[Claim]:
     """Hold a folder that exists, for the length of a block.
+
+    Args:
+        filesystem: where it is.
+        folder: its path.
+        name: its name, for messages.
+        lock: what `lock_folder` gave to the process that started this one.
 
     Raises:
         ConfigError: another process of this machine, or of one that shares the disk, holds it.
     """
     path = f"{folder}/{LOCK_NAME}"
-    if not filesystem.is_local or fcntl is None:
+    if not has_locks(filesystem):
         token = secrets.token_hex(8).encode()
         filesystem.replace(path, token)
         yield Claim(filesystem, path, name, token)
         return
-    descriptor = _locked(path, name)
+    descriptor = lock_folder(folder, name) if lock is None else lock
     try:
         yield Claim(filesystem, path, name, None)
     finally:

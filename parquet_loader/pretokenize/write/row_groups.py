@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["plan_row_groups", "starts_new_file"]
+__all__ = ["growing_file_tokens", "is_full", "plan_row_groups", "starts_new_file"]
 
 
 def plan_row_groups(lengths: npt.NDArray[np.int64], target_tokens: int) -> list[int]:
@@ -55,3 +55,21 @@ def starts_new_file(file_tokens: int, group_tokens: int, target_tokens: int) -> 
     """
     without = abs(target_tokens - file_tokens)
     return file_tokens > 0 and abs(target_tokens - file_tokens - group_tokens) > without
+
+
+def is_full(file_tokens: int, target_tokens: int, row_group_tokens: int) -> bool:
+    """Whether whatever row group comes next opens a new file, since each has at least half of ``row_group_tokens``."""
+    return starts_new_file(file_tokens, -(-row_group_tokens // 2), target_tokens)
+
+
+def growing_file_tokens(number: int, row_group_tokens: int, file_tokens: int) -> int:
+    """The target of a file of a set that is published as it grows: one row group, then twice as much each time.
+
+    A reader can begin with the first row group, and no wait is longer than what was read before it; the small files are
+    few, however large the set becomes.
+
+    >>> [growing_file_tokens(number, 1, 100) for number in range(9)]
+    [1, 2, 4, 8, 16, 32, 64, 100, 100]
+    """
+    doublings = min(number, (file_tokens // row_group_tokens).bit_length())
+    return min(file_tokens, row_group_tokens << doublings)

@@ -15,7 +15,7 @@ from ...errors import DataError, PathNotFoundError, StorageError
 from ...storage.filesystems import open_filesystem, relative_to
 from ...storage.secrets import Location
 from ..tokenizers.base import Tokenizer
-from .folder import is_shard
+from .folder import OutputFolder, is_shard
 from .manifest import MANIFEST_NAME, Encoding, FileEntry, Manifest, Packing
 
 __all__ = ["SAMPLES", "Verification", "verify_set"]
@@ -64,7 +64,16 @@ def verify_set(
     """
     filesystem, path = open_filesystem(folder, storage_options)
     path, folder = path.rstrip("/"), Location(folder).rstrip("/")
-    manifest = Manifest.from_json(filesystem.read(f"{path}/{MANIFEST_NAME}"))
+    try:
+        manifest = Manifest.from_json(filesystem.read(f"{path}/{MANIFEST_NAME}"))
+    except PathNotFoundError:
+        growing = OutputFolder(folder, storage_options).read_growing()
+        if growing is None:
+            raise
+        raise PathNotFoundError(
+            f"{folder} is not complete: it is still growing, with {growing.describe()}. Wait until it has a manifest; "
+            f"if its writer has ended, rerun the command that writes it."
+        ) from None
     inside = {relative_to(file, path) or "" for file in filesystem.files_below(path)}
     there = {each for each in inside if is_shard(each)}
     missing = sorted({entry.name for entry in manifest.files} ^ there)

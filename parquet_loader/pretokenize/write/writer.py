@@ -1,4 +1,4 @@
-"""Tokens to Parquet: documents wait until a row group is settled, row groups fill files, files are published together.
+"""Tokens to Parquet: documents wait until a row group is settled, row groups fill files, files are published.
 
     add(batch) -> waiting documents --plan_row_groups--> row groups --starts_new_file--> staged files --finish--> output
 
@@ -26,10 +26,11 @@ from ...errors import ConfigError, DataError
 from ..tokenizers.base import TokenArray, TokenBatch
 from .folder import OutputFolder, shard_name
 from .manifest import Encoding, FileEntry, Manifest
-from .row_groups import plan_row_groups, starts_new_file
+from .row_groups import growing_file_tokens, is_full, plan_row_groups, starts_new_file
 
 __all__ = [
     "LAYOUT",
+    "MAX_GROWING_FILES",
     "MAX_ROW_GROUP_TOKENS",
     "METADATA_KEY",
     "TOKEN_COLUMN",
@@ -44,6 +45,7 @@ __all__ = [
 TOKEN_COLUMN = "tokens"
 METADATA_KEY = "parquet_loader.pretokenize"
 MAX_ROW_GROUP_TOKENS = (1 << 31) - 1  # the column's offsets are 32-bit
+MAX_GROWING_FILES = 10_000_000  # whose names sort as numbers, though nobody knows yet how many there will be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ class SetWriter:
         encoding: what their metadata says.
         row_group_tokens: tokens of a row group, about.
         file_tokens: tokens of a file, about.
+        growing: whether the set is published as it grows: its first files are small.
         layout: of the columns.
         finished: shards of an earlier run; the next document comes right after theirs.
         kept: the fields of the columns that are kept beside the tokens.
@@ -152,6 +155,7 @@ class SetWriter:
         *,
         row_group_tokens: int,
         file_tokens: int,
+        growing: bool = False,
         layout: Layout = LAYOUT,
         finished: Sequence[FileEntry] = (),
         kept: Any = (),
@@ -162,6 +166,7 @@ class SetWriter:
         self._encoding = encoding
         self._row_group_tokens = row_group_tokens
         self._file_tokens = file_tokens
+        self._growing = growing
         self._layout = layout
         self._waiting: list[TokenBatch] = []
         self._waiting_tokens = 0
@@ -252,9 +257,11 @@ class SetWriter:
                 f"written: one document is too long. Split it.",
                 path=self._output.name,
             )
-        if self._shard is not None and starts_new_file(self._shard.tokens, len(group.tokens), self._file_tokens):
+        if self._shard is not None and starts_new_file(self._shard.tokens, len(group.tokens), self._target_tokens()):
             self._close_shard()
         if self._shard is None:
+            if self._growing and len(self._entries) >= MAX_GROWING_FILES:
+                raise ConfigError(f"a growing set holds at most {MAX_GROWING_FILES:,} files. Raise file_tokens.")
             name = f"{len(self._entries)}.parquet"
             self._shard = _Shard(self._output, name, self._encoding, self._layout, self._kept)
         self._shard.write(group, columns)
@@ -262,6 +269,14 @@ class SetWriter:
             some = {name for name in self.without_value if columns.column(name).null_count < len(columns)}
             self.without_value -= some
         self._on_group(len(group.lengths))
+        if is_full(self._shard.tokens, self._target_tokens(), self._row_group_tokens):
+            self._close_shard()  # now, and not when the next row group comes: somebody may wait for it
+
+    def _target_tokens(self) -> int:
+        """Of the file at hand."""
+        if not self._growing:
+            return self._file_tokens
+        return growing_file_tokens(len(self._entries), self._row_group_tokens, self._file_tokens)
 
     def _close_shard(self) -> None:
         if self._shard is not None:
@@ -271,16 +286,16 @@ class SetWriter:
             self._on_shard(shard)
 
 
-def final_entries(staged: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
-    """The shards under their final names."""
-    return tuple(replace(entry, name=shard_name(at, len(staged))) for at, entry in enumerate(staged))
+def final_entries(staged: Sequence[FileEntry], *, growing: bool = False) -> tuple[FileEntry, ...]:
+    """The shards under their final names; those of a growing set are the same however many there come to be."""
+    shards = MAX_GROWING_FILES if growing else len(staged)
+    return tuple(replace(entry, name=shard_name(at, shards)) for at, entry in enumerate(staged))
 
 
-def renames(staged: Sequence[FileEntry], folder: str) -> list[tuple[str, str]]:
+def renames(staged: Sequence[FileEntry], folder: str, *, growing: bool = False) -> list[tuple[str, str]]:
     """Where in the output folder each shard is staged, and its final name there."""
-    return [
-        (posixpath.join(folder, old.name), new.name) for old, new in zip(staged, final_entries(staged), strict=True)
-    ]
+    final = final_entries(staged, growing=growing)
+    return [(posixpath.join(folder, old.name), new.name) for old, new in zip(staged, final, strict=True)]
 
 
 class _Shard:

@@ -190,7 +190,7 @@ DRIVER = """
             inputs=(str(work / "old.txt" if old else work / "in.jsonl"),), output=str(output), tokenizer="bytes",
             row_group_tokens=12_000, file_tokens=12_000, batch_bytes=4000, dedup=not old, overwrite=not old,
             seen_hashes=None if old else str(output) + ".seen", write_seen_hashes=not old,
-            **json.loads(sys.argv[3]),
+            **({} if old else json.loads(sys.argv[3])),
         ))
 
     def in_a_fork(*arguments, **keywords):
@@ -240,13 +240,15 @@ DRIVER = """
 
 
 @pytest.mark.parametrize(
-    "packing", [{}, {"pack": "best-fit", "seq_len": 60, "pack_buffer_tokens": 2_000}], ids=["documents", "packed"]
+    ("changes", "every"),  # with 1 it takes minutes
+    [({}, 5), ({"pack": "best-fit", "seq_len": 60, "pack_buffer_tokens": 2_000}, 5), ({"publish": "as-finished"}, 11)],
+    ids=["documents", "packed", "growing"],
 )
 def test_a_kill_at_any_step_in_the_folder_loses_nothing(
-    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path], packing: dict[str, Any]
+    tmp_path: Path, texts: list[str], jsonl: Callable[..., Path], changes: dict[str, Any], every: int
 ) -> None:
     jsonl(texts)
-    steps = int(subprocesses.run(DRIVER, tmp_path, 5, json.dumps(packing)))  # with 1 it takes minutes
+    steps = int(subprocesses.run(DRIVER, tmp_path, every, json.dumps(changes)))
     assert steps > 60
 
 

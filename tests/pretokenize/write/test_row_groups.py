@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.pretokenize.write.row_groups import plan_row_groups, starts_new_file
+from parquet_loader.pretokenize.write.row_groups import growing_file_tokens, is_full, plan_row_groups, starts_new_file
 
 LENGTHS = st.lists(st.one_of(st.integers(0, 30), st.integers(0, 300)), max_size=60)
 TARGETS = st.integers(1, 60)
@@ -88,3 +88,26 @@ def test_a_file_of_whole_groups_is_within_half_a_group_of_its_target(groups: lis
         if at + 1 < len(files):
             following = files[at + 1][0]
             assert 2 * (target - sum(file)) <= following
+
+
+@given(LENGTHS, TARGETS, st.integers(1, 5))
+def test_a_file_that_is_closed_when_it_is_full_ends_where_it_would_have_when_the_next_group_came(
+    lengths: list[int], target: int, groups_in_file: int
+) -> None:
+    early: list[list[int]] = []
+    late: list[list[int]] = []
+    full = True
+    for group in map(sum, groups_of(lengths, target, 7)):
+        if full or starts_new_file(sum(early[-1]), group, target * groups_in_file):
+            early.append([])
+        early[-1].append(group)
+        full = is_full(sum(early[-1]), target * groups_in_file, target)
+        if not late or starts_new_file(sum(late[-1]), group, target * groups_in_file):
+            late.append([])
+        late[-1].append(group)
+    assert early == late
+
+
+def test_the_files_of_a_growing_set_double_up_to_their_target() -> None:
+    assert [growing_file_tokens(number, 1, 100) for number in range(9)] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
+    assert [growing_file_tokens(number, 30, 100) for number in (0, 1, 2, 10**6)] == [30, 60, 100, 100]

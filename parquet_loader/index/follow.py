@@ -1,0 +1,326 @@
+"""Sets that are still being written, by whoever only ever adds whole files after those that are there.
+
+    part-0   part-1                _growing.json             a prefix: more will come
+    part-0   part-1   part-2       _manifest.json            complete
+
+A `Follower` looks at such a set now and then. What it knows is the index of a prefix, and whether that is all. A
+listing that is made while files appear may show a file and lack the one before it, so new files are taken from a second
+listing, as far as the first one went: whatever comes before these had been there when it began.
+
+Whether a set is complete is told by a manifest, a file ``_COMPLETE`` or ``_SUCCESS``, or ``complete_after``; that no
+more will come although it is not, by the writer's marker and its heartbeat, or by the reader's patience.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import (
+    ConfigError,
+    FileChangedError,
+    GrowthTimeoutError,
+    LoaderClosedError,
+    PathNotFoundError,
+    WriterFailedError,
+)
+from ..interrupts import under
+from ..storage.base import FileInfo
+from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, MANIFEST_NAME, Growing
+from ..storage.local import LocalStorage
+from ..storage.remote import FsspecStorage
+from .index import DatasetIndex
+
+__all__ = ["Follower", "Patience"]
+
+_NOTICE_SECONDS = 0.1  # between looks at what another thread has found
+
+_logger = logging.getLogger("parquet_loader")
+
+# The index of some files, as far as they are the set's.
+ReadIndex = Callable[[list[FileInfo], "DatasetIndex | None"], DatasetIndex]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a set is waited for.
+
+    Attributes:
+        wait_seconds: without growth, until whoever waits for more is told.
+        complete_after: seconds without growth after which a set counts as complete; None for never.
+    """
+
+    wait_seconds: float
+    complete_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one look has found.
+
+    Attributes:
+        files: of the set, by path.
+        newest: when the last of them was written, in seconds since 1970; None where the storage does not tell.
+        marker: of a writer; None where there is none.
+        told_complete: whether a file says that the set is complete.
+    """
+
+    files: list[FileInfo]
+    newest: float | None
+    marker: Growing | None
+    told_complete: bool
+
+
+class Follower:
+    """Looks at a set that may still grow, and waits for more of it. Any thread may.
+
+    Args:
+        storage: a folder's.
+        kind: of its files, see `storage.kinds`; None for that which is there.
+        read: makes the index of files, which begin with those of an index that it made before.
+        patience: how long is waited.
+
+    Attributes:
+        known: the index of what is known of the set, and whether that is all of it.
+        seconds: between looks.
+
+    Raises:
+        ConfigError: what cannot be followed.
+        PathNotFoundError: there is nothing, and nobody says that there will be.
+        WriterFailedError, GrowthTimeoutError: no token came.
+        StorageError, DataError: as `build_index`.
+    """
+
+    LOCAL_SECONDS = 0.5
+    REMOTE_SECONDS = 2.0
+    SILENT_SECONDS = 60.0  # without a heartbeat, after which a writer is taken for dead
+
+    known: tuple[DatasetIndex, bool]
+
+    def __init__(self, storage: object, kind: str | None, read: ReadIndex, patience: Patience) -> None:
+        if not isinstance(storage, (LocalStorage, FsspecStorage)) or not storage.is_folder:
+            raise ConfigError(
+                "follow=True is for one folder, to which files are added: give its path or URL, and no glob, file, "
+                "list or storage of your own"
+            )
+        self._storage = storage
+        self._kind = kind
+        self._read = read
+        self._patience = patience
+        self.seconds = self.REMOTE_SECONDS if storage.is_remote else self.LOCAL_SECONDS
+        self._renew()
+        self._index: DatasetIndex | None = None
+        self._files: list[FileInfo] = []  # of which it is
+        self._looked = -self.seconds
+        self._grown = time.monotonic()
+        self._beat: tuple[str, float] = ("", self._grown)
+        self._marker: Growing | None = None
+        self._told = False
+        self.until(lambda: self._index is not None and (self._index.total_tokens > 0 or self.known[1]))
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._renew()
+        self._looked = -self.seconds  # another machine's clock may tell another time
+        self._grown = time.monotonic()
+        self._beat = ("", self._grown)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def look(self) -> bool:
+        """Look at the set, unless that was done a moment ago; whether more of it is known now.
+
+        Raises:
+            FileChangedError: a file has changed, is gone, or has come before others that were there already.
+            StorageError, DataError, ConfigError: as `build_index`.
+        """
+        if self._pid != os.getpid():  # another thread of the parent may have been in there when it was forked
+            self._renew()
+        return under(self._lock, self._look)
+
+    def _look(self) -> bool:
+        if (self._index is not None and self.known[1]) or time.monotonic() - self._looked < self.seconds:
+            return False
+        try:
+            seen = self._seen()
+        finally:
+            self._looked = time.monotonic()
+        marker = self._marker = seen.marker
+        if marker is not None and marker.updated != self._beat[0]:
+            self._beat = (marker.updated, self._looked)
+        grown = self._grow(seen)
+        if grown:
+            self._grown = self._looked
+        if self._index is None:
+            return False
+        complete = seen.told_complete or self._is_over(seen)
+        if grown or complete:
+            self.known = self._index, complete
+        return grown or complete
+
+    def _seen(self) -> _Seen:
+        """What is there; of files, those before which no other can come any more."""
+        first = self._list()
+        if not first.told_complete and (not first.files or first.files == self._files):
+            return first
+        second = self._list()
+        if first.told_complete:
+            return second
+        last = first.files[-1].path
+        files = [file for file in second.files if file.path <= last]
+        return _Seen(files, second.newest, second.marker, told_complete=False)
+
+    def _list(self) -> _Seen:
+        storage = self._storage
+        listing, base = storage.find_beside((GROWING_NAME, MANIFEST_NAME, *COMPLETE_NAMES))
+        beside = {found.path[len(base) :]: found for each in listing.found for found in each}
+        marker = None
+        if GROWING_NAME in beside:
+            found = beside[GROWING_NAME]
+            marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version))
+        told = MANIFEST_NAME in beside or (marker is None and any(name in beside for name in COMPLETE_NAMES))
+        try:
+            files = listing.data_files(base, storage.root, self._kind, follow=True)
+        except PathNotFoundError:
+            if marker is None and self._index is None:
+                raise
+            files = []
+        times = [beside[file.path].modified for file in files]
+        known_times = [each for each in times if each is not None]
+        newest = max(known_times) if known_times and len(known_times) == len(times) else None
+        return _Seen(files, newest, marker, told)
+
+    def _read_marker(self, file: FileInfo) -> Growing | None:
+        try:
+            return Growing.from_json(self._storage.read(file, 0, file.size), f"{self._storage.root}/{file.path}")
+        except FileChangedError:  # by its writer, just now
+            return self._marker
+
+    def _grow(self, seen: _Seen) -> bool:
+        """Take in what has come; whether something has."""
+        if self._index is not None:
+            self._check_files(seen.files)
+        if seen.files == self._files:
+            return False
+        index = self._read(seen.files, self._index)
+        if self._index is not None and index.files[: len(self._index.files)] != self._index.files:
+            raise ConfigError(
+                f"{self._storage.root} cannot be followed: its files are not read in the order of their paths"
+            )
+        self._index, self._files = index, seen.files
+        return True
+
+    def _check_files(self, files: list[FileInfo]) -> None:
+        """Refuse files that have changed or gone, and new ones that are not after all others."""
+        root, there = self._storage.root, {file.path: file for file in files}
+        for file in self._files:
+            now = there.pop(file.path, None)
+            if now != file:
+                how = "is gone" if now is None else "has changed"
+                raise FileChangedError(
+                    f"{root}/{file.path} {how} since it was read from the set that is followed: put the old file back, "
+                    "or start a new run"
+                )
+        last = self._files[-1].path
+        early = min(there, default=last)
+        if early < last:
+            raise FileChangedError(
+                f"{root}/{early} has come before {last}, which was there already: files are added to a set that is "
+                "followed in the order of their paths. Name it so that it comes last, or make it another source of a "
+                "mixture"
+            )
+
+    def _is_over(self, seen: _Seen) -> bool:
+        """Whether nothing has come for so long that the set counts as complete."""
+        after = self._patience.complete_after
+        if after is None or seen.marker is not None:
+            return False
+        since = time.monotonic() - self._grown if seen.newest is None else time.time() - seen.newest
+        return since >= after
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def until(
+        self,
+        is_known: Callable[[], bool],
+        *,
+        closed: Callable[[], bool] = lambda: False,
+        waited: Callable[[float], object] = lambda seconds: None,
+    ) -> None:
+        """Wait until something is known, and look meanwhile.
+
+        Args:
+            is_known: whether it is.
+            closed: whether nobody waits any more.
+            waited: told the seconds that this took.
+
+        Raises:
+            WriterFailedError: it never will be: the writer has failed, or is not heard of any more.
+            GrowthTimeoutError: nothing has come for too long.
+            LoaderClosedError: `closed`.
+            StorageError, DataError, ConfigError: as `look`.
+        """
+        if is_known():
+            return
+        begun = time.monotonic()
+        try:
+            while True:
+                self.look()
+                if is_known():
+                    return
+                if self._looked >= begun:  # what was seen before may have been mended since
+                    self._check(begun)
+                self._tell()
+                until = time.monotonic() + self.seconds
+                while time.monotonic() < until and not is_known():
+                    if closed():
+                        raise LoaderClosedError("closed while a batch was waited for")
+                    time.sleep(min(_NOTICE_SECONDS, self.seconds))
+        finally:
+            waited(time.monotonic() - begun)
+
+    def _check(self, begun: float) -> None:
+        """Give up on what has been waited for since then, if there is reason to."""
+        now, marker, root = time.monotonic(), self._marker, self._storage.root
+        rerun = "Run it again to resume, and then this"
+        if marker is not None and marker.state == "failed":
+            raise WriterFailedError(f"the writer of {root} has failed: {marker.reason}. {rerun}.")
+        if marker is not None and now - max(begun, self._beat[1]) > self.SILENT_SECONDS:
+            silent = f"nothing was heard of the writer of {root} for {self.SILENT_SECONDS:.0f} s"
+            raise WriterFailedError(f"{silent}: {marker.describe()}. {rerun}.")
+        if now - max(begun, self._grown) > self._patience.wait_seconds:
+            ways = (
+                ""
+                if marker is not None
+                else ("; if it is complete, say so by a file _COMPLETE, or give complete_after, or leave out follow")
+            )
+            raise GrowthTimeoutError(
+                f"{root} has not grown for {self._patience.wait_seconds:,.0f} s (wait_seconds), and is not complete: "
+                f"{self.describe()}{ways}"
+            )
+
+    def describe(self) -> str:
+        """How far the set is, in a few words."""
+        if self._index is None:
+            return "no file is there yet"
+        return f"{len(self._index.files):,} files, {self._index.total_tokens:,} tokens are there"
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            _logger.warning(
+                "waiting for %s to grow: %s; the wait is counted by stats(), and not logged again",
+                self._storage.root,
+                self.describe(),
+            )

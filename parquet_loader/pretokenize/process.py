@@ -1,0 +1,398 @@
+"""Tokenizing beside a trainer: `background` starts the writer of a growing set as a process of its own.
+
+    trainer  ── lock of the folder, options ──►  writer: pretokenize, published as finished
+             ◄── _growing.json, manifest ────
+             ── end of a pipe, SIGTERM ─────►  ends, and can be resumed
+
+The writer is a fresh interpreter in a session of its own: it has nothing of the trainer's threads, CUDA, signals,
+standard streams or environment of ranks. It is deaf to Ctrl-C in the trainer's terminal. It ends when the trainer says
+so, and by itself when it is alone: when its stdin ends or, since a fork of the trainer may keep that open, when its
+parent is another one.
+
+Every process of a job may make the same call. On a disk the first to come takes the folder's lock, and hands it on to
+the writer, so there is no moment at which a second writer could begin; the others watch. On an object store, which has
+no locks, the first rank starts the writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NoReturn, cast
+
+from ..errors import ConfigError, ParquetLoaderError, WriterFailedError
+from ..storage.growing import Growing
+from ..storage.opening import local_path
+from .cli import signals_as_interrupts, warnings_as_lines
+from .options import PretokenizeOptions
+from .run.pipeline import pretokenize_locked
+from .run.progress import reporting
+from .run.ranks import place_from_environment
+from .run.resume import few, settings_of
+from .sources.registry import is_found_anywhere
+from .tokenizers.huggingface import load_tokenizer
+from .write.folder import OutputFolder
+from .write.journal import differences
+from .write.lock import has_locks
+
+__all__ = ["Background", "background", "serve"]
+
+
+_PATIENCE_SECONDS = 60.0  # without a heartbeat, before a writer is taken for dead
+_BEGIN_SECONDS = 300.0  # before the first of a writer that another process has started: it may download a tokenizer
+_END_SECONDS = 30.0  # that a writer may take to say why it ends
+_LOOK_SECONDS = 0.1
+_LOOK_SECONDS_AWAY = 1.0  # on an object store
+_ALONE_SECONDS = 1.0
+_LOG_BYTES = 4096
+_EXIT_ERROR = 2
+# What the trainer's environment says of itself, and not of the writer.
+_NOT_FOR_WRITER = ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+class Background:
+    """The writer of a growing set, which this process, another one or nobody has started; `background` makes one.
+
+    Attributes:
+        folder: where the set is: what a loader reads with ``follow=True``.
+        log: the file that has what the writer says; None if this process has not started it.
+    """
+
+    def __init__(self, options: PretokenizeOptions) -> None:
+        self.folder: str = options.output
+        self.log: Path | None = None
+        self._output = OutputFolder(options.output, options.storage_options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        self._look_seconds = _LOOK_SECONDS if self._output.filesystem.is_local else _LOOK_SECONDS_AWAY
+        self._next_look = 0.0
+        self._heard = ("", time.monotonic())  # the last heartbeat, and when it was seen here
+        self._complete = False
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether this process has started the writer."""
+        return self._process is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the set is complete; nothing is raised if it will not be."""
+        if not self._complete:
+            self._complete = self._output.read_manifest() is not None
+        return self._complete
+
+    def poll(self) -> bool:
+        """Whether the set is complete. Ten times a second, and once on an object store, the folder is looked at for it.
+
+        Raises:
+            WriterFailedError: it is not, and its writer has ended; says why.
+        """
+        ended = self._process is not None and self._process.poll() is not None
+        if not ended and time.monotonic() < self._next_look:
+            return self._complete
+        self._next_look = time.monotonic() + self._look_seconds
+        if self.done:
+            return True
+        growing = self.progress()
+        if self._process is not None:
+            if ended:
+                raise WriterFailedError(f"{self._told_by(growing)} See {self.log}, and start it again to resume.")
+            return False
+        beat = "" if growing is None else growing.updated
+        now = time.monotonic()
+        if beat != self._heard[0]:
+            self._heard = (beat, now)
+        if growing is not None and growing.state == "failed":
+            raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. Start it again to resume.")
+        if now - self._heard[1] > _PATIENCE_SECONDS:
+            last = f"has only {growing.describe()}" if growing is not None else "does not say that it grows"
+            raise WriterFailedError(
+                f"nothing was heard of the writer of {self.folder} for {_PATIENCE_SECONDS:.0f} s: the folder {last}. "
+                f"Start it again to resume."
+            )
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the set is complete, or for so many seconds; returns whether it is.
+
+        Raises:
+            WriterFailedError: its writer has ended before.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self.poll():
+            left = self._look_seconds if end is None else min(self._look_seconds, end - time.monotonic())
+            if left <= 0:
+                return False
+            time.sleep(left)
+        return True
+
+    def progress(self) -> Growing | None:
+        """How far the writer is, as the folder says; None before it says anything, and once the set is complete."""
+        return self._output.read_growing()
+
+    def close(self) -> None:
+        """End the writer, if this process has started it: it says so in the folder, and can be resumed."""
+        process = self._process
+        if process is None or self._owner != os.getpid():  # in a fork it is the parent's
+            return
+        try:
+            if process.poll() is None:
+                if not self.done:  # else it is about to end by itself
+                    process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            with contextlib.suppress(OSError):
+                cast("IO[bytes]", process.stdin).close()
+
+    def _told_by(self, growing: Growing | None) -> str:
+        """Why the writer that this process has started ended, in a sentence."""
+        process = cast("subprocess.Popen[bytes]", self._process)
+        said = _last_line(self.log)
+        if growing is not None and growing.state == "failed" and growing.writer.pid == process.pid:
+            said = growing.reason or said
+        status = process.returncode
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return f"the writer of {self.folder} {how}{f': {said}' if said else ''}" + ("" if said[-1:] == "." else ".")
+
+    def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
+        """Wait until the folder says that the set grows or is complete, so that a loader can open it.
+
+        Args:
+            start: starts the writer, or returns None if another process has started one. It is tried again: the
+                writer of a job that was killed may be about to end.
+
+        Raises:
+            WriterFailedError: neither will come.
+        """
+        end = time.monotonic() + _BEGIN_SECONDS
+        found = self.progress()  # by an earlier writer, or by one that writes already: the next heartbeat tells
+        while not self.done:
+            if self._process is None and (started := start()) is not None:
+                self._process, self.log = started
+            growing = self.progress()
+            if growing is not None and growing.state == "growing":
+                if self._process is not None and growing.writer.pid == self._process.pid:
+                    return
+                if self._process is None and (found is None or growing.updated != found.updated):
+                    return
+            if self._process is not None:
+                self.poll()
+            elif time.monotonic() > end:
+                self.poll()
+                raise WriterFailedError(
+                    f"output={self.folder!r} is locked by a run that does not publish its files as they are finished. "
+                    f"Wait for it, or choose another folder."
+                )
+            time.sleep(self._look_seconds)
+
+
+def background(
+    options: PretokenizeOptions,
+    *,
+    log: str | os.PathLike[str] | None = None,
+    starts: bool | None = None,
+    nice: int = 10,
+    threads: int | None = None,
+) -> Background:
+    """Tokenize in a process of its own, as long as this one lives and the context is not left::
+
+        with background(PretokenizeOptions(inputs=("corpus",), output="tokens", tokenizer="gpt2.json")) as writer:
+            ...  # train on writer.folder
+
+    Returns once the folder says that the set grows, so that a loader can open it: after the seconds that it takes to
+    load the tokenizer, or at once if the set is complete. Of a complete set the inputs are not looked at again, nor is
+    ``overwrite`` heeded if it is that of these options; an unfinished one is resumed.
+
+    Every rank of a job may make the same call; one starts the writer, the others watch.
+
+    Args:
+        options: what to do. ``publish`` is always ``"as-finished"``.
+        log: the file to which the writer's output is added; None for one beside a local folder, ``<output>.log``, or in
+            the folder for temporary files.
+        starts: whether this process may start the writer; None for the first to come, and on an object store for the
+            first rank, as torchrun, SLURM or Kubernetes say, or the only one.
+        nice: how much the writer gives way to the trainer, where the system knows that; 0 for not at all.
+        threads: of the tokenizer; None for one for each core. ``options.workers`` has processes instead.
+
+    Raises:
+        ConfigError: options that cannot work, or the complete set in the folder is of other options.
+        WriterFailedError: the writer ended before it had begun; says why.
+    """
+    options = replace(options, publish="as-finished")
+    source = "hf" if options.preset is not None else options.source
+    if not is_found_anywhere(source):
+        raise ConfigError(
+            f"source={source!r} is registered in this process alone, and the writer is another one. Give "
+            f"source='package.module:factory'."
+        )
+    output = OutputFolder(options.output, options.storage_options)
+    _refuse_other(output, options)
+
+    def start() -> tuple[subprocess.Popen[bytes], Path] | None:
+        lock, may_start = _may_start(output, starts)
+        try:
+            if not may_start:
+                return None
+            path = _log_path(options.output) if log is None else Path(log)
+            return _start(options, lock, path, nice, threads), path
+        finally:
+            if lock is not None:
+                os.close(lock)  # the writer has inherited it
+
+    writer = Background(options)
+    try:
+        writer._begin(start)
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _refuse_other(output: OutputFolder, options: PretokenizeOptions) -> None:
+    """Make sure that a complete set is one of these options, as far as they tell without a look at the input.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    manifest = output.read_manifest()
+    if manifest is None:
+        return
+    tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
+    settings = {"packing": None} | settings_of(tokenizer, options)
+    changed = differences({name: manifest.fingerprint.get(name) for name in settings}, settings)
+    if changed:
+        raise ConfigError(
+            f"output={output.name!r} is not empty: it holds a complete set of other options ({few(changed)}). Choose "
+            f"another folder, or remove it."
+        )
+
+
+def _may_start(output: OutputFolder, starts: bool | None) -> tuple[int | None, bool]:
+    """The lock of the folder, where it has one and it is free, and whether this process is to start the writer."""
+    if starts is False:
+        return None, False
+    if has_locks(output.filesystem):
+        try:
+            return output.lock(), True
+        except ConfigError:  # somebody writes
+            return None, False
+    place = place_from_environment(os.environ) if starts is None else None
+    return None, place is None or place.rank == 0
+
+
+def _log_path(output: str) -> Path:
+    path = local_path(output)
+    if path is not None:
+        return Path(f"{path}.log")
+    digest = hashlib.sha256(output.encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"pretokenize-{digest}.log"
+
+
+def _start(
+    options: PretokenizeOptions, lock: int | None, log: Path, nice: int, threads: int | None
+) -> subprocess.Popen[bytes]:
+    try:
+        message = pickle.dumps((options, lock, os.getpid(), nice))
+    except Exception as error:  # whatever somebody's storage options raise
+        raise ConfigError(f"options cannot be sent to the writer's process: {error}.") from error
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WRITER}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "TOKENIZERS_PARALLELISM": "true",
+        "OPENBLAS_NUM_THREADS": "1",
+        **({} if threads is None else {"RAYON_NUM_THREADS": str(threads)}),
+    }
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from parquet_loader.pretokenize.process import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=stream,
+            env=environment,
+            pass_fds=() if lock is None else (lock,),
+            start_new_session=True,
+        )
+    with contextlib.suppress(BrokenPipeError):  # it has ended: whoever asks for its end learns why
+        cast("IO[bytes]", process.stdin).write(message)
+        cast("IO[bytes]", process.stdin).flush()
+    return process
+
+
+def _last_line(log: Path | None) -> str:
+    try:
+        with cast("Path", log).open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
+            lines = stream.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+# --- the writer's side
+
+
+def serve() -> NoReturn:
+    """A writer's life: options, then what `pretokenize` does, and its end."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # whatever the trainer makes of them
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    with os.fdopen(os.dup(0), "rb") as stream:
+        options, lock, trainer, nice = pickle.load(stream)
+    if hasattr(os, "nice"):
+        os.nice(nice)
+    status: int = _EXIT_ERROR
+    try:
+        with signals_as_interrupts(), warnings_as_lines("pretokenize"):
+            threading.Thread(target=_end_when_alone, args=(trainer,), name="pretokenize-trainer", daemon=True).start()
+            with reporting() as progress:
+                print(pretokenize_locked(options, lock, progress=progress).describe())
+            status = 0
+    except ParquetLoaderError as error:
+        print(f"pretokenize: error: {error}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        status = 128 + (error.args[0] if error.args else signal.SIGINT)
+        print("pretokenize: interrupted; it can be resumed from the last finished file", file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*cast("tuple[type[BaseException], BaseException, TracebackType]", sys.exc_info()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a thread may be within an encode that takes minutes
+
+
+def _end_when_alone(trainer: int) -> None:
+    """End this process as SIGTERM does, once the trainer has ended, however that was."""
+    while os.name != "posix" or os.getppid() == trainer:
+        # On Windows there is no `select` on pipes, and a process keeps its parent's number.
+        if (os.name != "posix" or select.select([0], [], [], _ALONE_SECONDS)[0]) and not os.read(0, 1):
+            break
+    print("pretokenize: the process that started this one has ended", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_END_SECONDS)
+    os._exit(128 + signal.SIGTERM)

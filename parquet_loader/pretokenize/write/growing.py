@@ -1,0 +1,142 @@
+"""Says of a set, while it is written, that it grows: the marker, its heartbeat, and why the writer failed.
+
+A thread of its own writes the marker, so the heart beats as long as the process lives, however long a document takes or
+an input is silent. Only that thread writes until the run has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from ...errors import ParquetLoaderError, StorageError
+from ...storage.growing import HEARTBEAT_SECONDS, Growing, Writer
+from .folder import OutputFolder
+from .manifest import FileEntry
+
+__all__ = ["Marker", "marked_as_growing"]
+
+
+_PROGRAM = "parquet_loader.pretokenize"
+_SECONDS_OF_A_RATE = 60.0
+_SECONDS_TO_END = 30.0
+
+
+class Marker:
+    """What the run tells its marker; `marked_as_growing` makes one.
+
+    Args:
+        output: the folder.
+        row_group_tokens: what the writer aims at.
+        published: the files that lie in the folder already.
+    """
+
+    def __init__(self, output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> None:
+        self._output = output
+        self._row_group_tokens = row_group_tokens
+        self._since = _now()
+        self._published = published
+        self._expected: Mapping[str, int] | None = None
+        self._encoded: int | None = None
+        self._encoded_at = deque([(time.monotonic(), sum(each.tokens for each in published))])
+        self._beats: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._beat, name="pretokenize-heartbeat", daemon=True)
+
+    def published(self, files: Sequence[FileEntry]) -> None:
+        """These are all that lie in the folder now."""
+        self._published = files
+        self._beats.put(True)
+
+    def encoded(self, tokens: int, expected: Mapping[str, int] | None) -> None:
+        """So many tokens there are, in files or not yet, and so much will there be; told with the next beat."""
+        self._encoded, self._expected = tokens, expected
+
+    def begin(self) -> None:
+        """Write the marker, and let the heart beat.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._output.write_growing(self._growing().to_json())
+        self._thread.start()
+
+    def end(self, reason: str | None) -> None:
+        """Stop the heart; write why the run failed, or remove the marker of a set that is complete."""
+        self._beats.put(False)
+        self._thread.join(_SECONDS_TO_END)
+        if reason is None:
+            self._output.remove_growing()
+        else:
+            failed = replace(self._growing(), state="failed", reason=reason, tokens_per_second=None)
+            self._output.write_growing(failed.to_json())
+
+    def _beat(self) -> None:
+        while True:
+            try:
+                if not self._beats.get(timeout=HEARTBEAT_SECONDS):
+                    return
+            except queue.Empty:
+                pass
+            with suppress(StorageError):  # a beat is left out; the run itself finds out what is wrong
+                self._output.write_growing(self._growing().to_json())
+
+    def _growing(self) -> Growing:
+        files = self._published
+        return Growing(
+            writer=Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid()),
+            since=self._since,
+            updated=_now(),
+            files=len(files),
+            documents=sum(each.documents for each in files),
+            tokens=sum(each.tokens for each in files),
+            row_group_tokens=self._row_group_tokens,
+            tokens_per_second=self._rate(),
+            expected=self._expected,
+        )
+
+    def _rate(self) -> float | None:
+        if self._encoded is None:
+            return None
+        now, tokens = time.monotonic(), self._encoded
+        self._encoded_at.append((now, tokens))
+        while len(self._encoded_at) > 2 and now - self._encoded_at[0][0] > _SECONDS_OF_A_RATE:
+            self._encoded_at.popleft()
+        began, before = self._encoded_at[0]
+        return round((tokens - before) / (now - began), 1) if now > began else None
+
+
+@contextmanager
+def marked_as_growing(output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> Iterator[Marker]:
+    """Say of a set that it grows, for the length of a block that completes it; say why, if it does not."""
+    marker = Marker(output, row_group_tokens, published)
+    try:
+        marker.begin()
+        yield marker
+    except BaseException as error:
+        with suppress(Exception):  # the first error is the one to tell
+            marker.end(_reason(error))
+        raise
+    marker.end(None)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        number = next((each for each in error.args if isinstance(each, int)), signal.SIGINT)
+        return f"ended by {signal.Signals(number).name}; rerun the same command to resume"
+    said = " ".join(str(error).split())
+    if isinstance(error, ParquetLoaderError) and said:
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -1,0 +1,113 @@
+"""A set that grows, as it is looked at: listings that are made meanwhile, and what its beginning is known by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from growing_sets import Writer, copy_finished, make_files, quick_looks
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader import build_index
+from parquet_loader.index.build import index_storage
+from parquet_loader.index.follow import Follower, Patience
+from parquet_loader.index.prefix import PrefixChain
+from parquet_loader.order.order import Order
+from parquet_loader.storage.base import Listing
+from parquet_loader.storage.growing import MANIFEST_NAME
+from parquet_loader.storage.local import LocalStorage
+
+__all__ = ["quick_looks"]
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+
+class _Overtaken(LocalStorage):
+    """One whose next listing lacks a file that is there, as one may that is made while files appear."""
+
+    lacks = ""
+
+    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
+        listing, base = super().find_beside(names)
+        if self.lacks:
+            listing.found = [[each for each in found if not each.path.endswith(self.lacks)] for found in listing.found]
+            self.lacks = ""
+        return listing, base
+
+
+def follower_of(storage: LocalStorage) -> Follower:
+    def read(files: Any, _: Any) -> Any:
+        return index_storage(storage, listed=files)
+
+    return Follower(storage, None, read, Patience(wait_seconds=1))
+
+
+def look(follower: Follower) -> bool:
+    follower._looked = -1e9
+    return follower.look()
+
+
+def test_a_listing_that_lacks_a_file_before_one_that_it_shows_is_not_believed(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+    writer.show(2)
+    storage = _Overtaken([str(writer.folder)])
+    follower = follower_of(storage)
+    writer.show(2)
+    storage.lacks = "part-00002.parquet"
+    assert look(follower)
+    assert [file.path for file in follower.known[0].files] == [f"part-0000{number}.parquet" for number in range(4)]
+
+
+def test_a_set_is_complete_as_it_is_after_its_manifest_was_seen(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+    writer.show(2)
+    storage = _Overtaken([str(writer.folder)])
+    follower = follower_of(storage)
+    writer.finish()
+    storage.lacks = "part-00007.parquet"
+    assert look(follower)
+    index, complete = follower.known
+    assert complete
+    assert len(index.files) == 8
+    assert (writer.folder / MANIFEST_NAME).exists()
+
+
+def test_a_chain_is_the_same_for_what_two_sets_begin_with(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "files", 0)
+    whole = build_index(copy_finished(files, tmp_path / "whole"))
+    begun = build_index(copy_finished(files[:4], tmp_path / "begun"))
+    chains = PrefixChain(), PrefixChain()
+    for groups in (len(begun), 0, 3):
+        assert chains[0].at(whole, groups) == chains[1].at(begun, groups)
+    assert len({chains[0].at(whole, groups) for groups in range(len(whole) + 1)}) == len(whole) + 1
+    other = build_index(copy_finished(make_files(tmp_path / "others", 1), tmp_path / "other"))
+    assert PrefixChain().at(other, 3) != chains[0].at(whole, 3)
+
+
+@given(
+    tokens=st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any),
+    lanes=st.integers(1, 6),
+    window=st.integers(1, 5),
+    more=st.lists(st.integers(0, 40), max_size=6),
+    data=st.data(),
+)
+def test_what_a_position_has_begun_with_is_told_by_what_was_read(
+    tokens: list[int], lanes: int, window: int, more: list[int], data: st.DataObject
+) -> None:
+    def order_of(counts: list[int]) -> Order:
+        groups = np.array(counts, np.int64)
+        return Order(group_tokens=groups, lanes=lanes, window=window, seed=1, shuffle=True, stored_first=True)
+
+    begun, grown = order_of(tokens), order_of(tokens + more)
+    lane = data.draw(st.integers(0, lanes - 1))
+    # A lane that has had so many tokens has had them of windows that are whole.
+    had = data.draw(st.integers(0, (begun.sealed_total + lane) // lanes))
+    groups = begun.begun_groups(had)
+    assert groups == grown.begun_groups(had) <= begun.sealed_windows * window
+    before = int(grown.ends[groups - 1]) if groups else 0
+    # All that it had is among them, but for what the first lanes may not have come to.
+    assert had <= (before + lane) // lanes

@@ -1,0 +1,263 @@
+"""Tokenizing beside a trainer: real trainers, real writers, and whatever ends either of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import subprocesses
+
+from parquet_loader.errors import ConfigError, WriterFailedError
+from parquet_loader.pretokenize import PretokenizeOptions, Source, background, pretokenize, register_source
+from parquet_loader.storage.growing import Growing
+
+SECONDS = 150  # in which whatever is waited for must have come
+
+
+@pytest.fixture
+def options(tmp_path: Path, slow_source: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretokenizeOptions]:
+    monkeypatch.syspath_prepend(slow_source)
+
+    def make(seconds: float = 0.1, fails_at: int = -1, **changes: Any) -> PretokenizeOptions:
+        values = {"output": str(tmp_path / "out"), "tokenizer": "bytes", "source": "slow:Slow"}
+        sizes = {"row_group_tokens": 2000, "file_tokens": 10_000, "batch_bytes": 1000}
+        return PretokenizeOptions(**{**values, **sizes, "inputs": (str(seconds), str(fails_at)), **changes})
+
+    return make
+
+
+@pytest.fixture
+def quiet(options: Callable[..., PretokenizeOptions], tmp_path: Path) -> dict[str, bytes]:
+    """What a run that nobody disturbs writes."""
+    pretokenize(options(0, output=str(tmp_path / "quiet"), publish="as-finished"))
+    return contents(tmp_path / "quiet")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def marker(folder: Path) -> Growing:
+    return Growing.from_json((folder / "_growing.json").read_bytes(), "_growing.json")
+
+
+def soon(look: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not look():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# --- the end
+
+
+def test_a_set_is_there_in_the_end_and_is_not_made_again(
+    options: Callable[..., PretokenizeOptions], tmp_path: Path, slow_source: Path, quiet: dict[str, bytes]
+) -> None:
+    with background(options(0.01)) as writer:
+        assert writer.started
+        progress = writer.progress()
+        assert progress is None or progress.writer.pid != os.getpid()
+        assert writer.wait(SECONDS)
+        assert writer.done
+    assert contents(tmp_path / "out") == quiet
+    assert "Wrote 1,200 documents" in (tmp_path / "out.log").read_text()
+    (slow_source / "slow.py").unlink()  # of a complete set the inputs may be gone
+    with background(options(0.01, overwrite=True)) as again:
+        assert (again.started, again.done, again.poll()) == (False, True, True)
+    assert contents(tmp_path / "out") == quiet
+
+
+def test_files_are_there_while_the_writer_runs(options: Callable[..., PretokenizeOptions], tmp_path: Path) -> None:
+    with background(options()) as writer:
+        soon(lambda: (tmp_path / "out" / "part-0000001.parquet").exists())
+        assert not writer.poll()
+        growing = writer.progress()
+        assert growing is not None
+        assert growing.tokens > 0
+        assert growing.row_group_tokens == 2000
+
+
+def test_a_writer_is_ended_with_its_context_and_resumed_by_the_next(
+    options: Callable[..., PretokenizeOptions], tmp_path: Path, quiet: dict[str, bytes]
+) -> None:
+    with pytest.raises(ZeroDivisionError), background(options()) as writer:
+        soon(lambda: (tmp_path / "out" / "part-0000001.parquet").exists())
+        pid = marker(tmp_path / "out").writer.pid
+        _ = 1 / 0  # the trainer fails
+    assert not lives(pid)
+    assert (marker(tmp_path / "out").state, "SIGTERM" in str(marker(tmp_path / "out").reason)) == ("failed", True)
+    with pytest.raises(WriterFailedError, match=r"ended with status 143: ended by SIGTERM; rerun .* start it again"):
+        writer.poll()
+    inode = (tmp_path / "out" / "part-0000001.parquet").stat().st_ino
+    with background(options(0.001)) as resumed:  # the inputs of this source are no part of its fingerprint
+        assert resumed.wait(SECONDS)
+    assert (tmp_path / "out" / "part-0000001.parquet").stat().st_ino == inode
+    assert contents(tmp_path / "out") == quiet
+
+
+# --- failures
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tokenizer": "nowhere/tokenizer.json"}, "there is no such file or folder"),
+        ({"source": "files", "inputs": ("nowhere.txt",)}, r"nowhere\.txt"),
+        ({"fails_at": 0}, "the crawl is broken"),
+    ],
+)
+def test_what_is_wrong_from_the_start_is_told_at_once(
+    options: Callable[..., PretokenizeOptions], changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(WriterFailedError, match=reason), background(options(**changes)) as writer:
+        writer.wait(SECONDS)
+
+
+def test_a_failure_in_the_middle_is_told_with_its_reason(options: Callable[..., PretokenizeOptions]) -> None:
+    with background(options(0.001, fails_at=700)) as writer:
+        with pytest.raises(WriterFailedError, match=r"ended with status 2: ValueError: the crawl is broken"):
+            writer.wait(SECONDS)
+        assert not writer.done
+        assert writer.log is not None
+        assert "Traceback" in writer.log.read_text()
+
+
+def test_a_writer_that_is_killed_is_told_of(options: Callable[..., PretokenizeOptions], tmp_path: Path) -> None:
+    with background(options()) as writer:
+        os.kill(marker(tmp_path / "out").writer.pid, signal.SIGKILL)
+        with pytest.raises(WriterFailedError, match=r"the writer of .*out was ended by SIGKILL"):
+            writer.wait(SECONDS)
+
+
+TRAINER = """
+    import json, os, signal, sys, time
+    from parquet_loader.pretokenize import PretokenizeOptions, background
+
+    sys.path.insert(0, sys.argv[1])
+    how = sys.argv[2]
+    if how == "deaf":  # what a trainer makes of signals is its own affair
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    writer = background(PretokenizeOptions(**json.loads(sys.argv[3])))
+    if how == "fork" and os.fork() == 0:  # a worker of a data loader, which has all that the trainer has open
+        time.sleep(60)
+        os._exit(0)
+    print(writer.started, writer.progress().writer.pid, signal.getsignal(signal.SIGINT), flush=True)
+    if how == "deaf":
+        writer.close()
+    elif how == "watch":
+        print(writer.wait(60), writer.started, flush=True)
+    else:
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def trainer(slow_source: Path, options: Callable[..., PretokenizeOptions]) -> Callable[..., Any]:
+    def start(how: str, seconds: float = 0.1, **environment: str) -> Any:
+        made = options(seconds)
+        names = ("inputs", "output", "tokenizer", "source", "row_group_tokens", "file_tokens", "batch_bytes")
+        values = json.dumps({name: getattr(made, name) for name in names})
+        return subprocesses.start(TRAINER, slow_source, how, values, environment=environment)
+
+    return start
+
+
+@pytest.mark.parametrize("how", ["alone", "fork"])
+def test_a_writer_does_not_outlive_a_trainer_that_is_killed(
+    trainer: Callable[..., Any],
+    options: Callable[..., PretokenizeOptions],
+    tmp_path: Path,
+    quiet: dict[str, bytes],
+    how: str,
+) -> None:
+    with trainer(how) as process:
+        pid = int(process.stdout.readline().split()[1])
+        children = [int(each) for each in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        assert lives(pid)
+        process.kill()
+        with background(options(0.001)) as writer:  # by a job that is restarted at once: the old one is still there
+            assert writer.started
+            assert not lives(pid)
+            assert writer.wait(SECONDS)
+        for child in set(children) - {pid}:
+            os.kill(child, signal.SIGKILL)
+    assert "the process that started this one has ended" in (tmp_path / "out.log").read_text()
+    assert contents(tmp_path / "out") == quiet
+
+
+def test_a_writer_has_its_own_signals_and_environment(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    out = subprocesses.finish(trainer("deaf", RANK="1", WORLD_SIZE="2", TOKENIZERS_PARALLELISM="false"))
+    assert out.startswith("True ")
+    assert "default_int_handler" in out
+    # It was not deaf, so nobody had to kill it.
+    assert marker(tmp_path / "out").reason == "ended by SIGTERM; rerun the same command to resume"
+
+
+# --- several callers
+
+
+def test_a_second_caller_finds_the_writer_running(
+    trainer: Callable[..., Any], options: Callable[..., PretokenizeOptions], tmp_path: Path, quiet: dict[str, bytes]
+) -> None:
+    with background(options(0.05)) as writer, trainer("watch") as other:
+        started, pid, _ = other.stdout.readline().split(maxsplit=2)
+        assert (started, int(pid)) == ("False", marker(tmp_path / "out").writer.pid)
+        assert writer.wait(SECONDS)
+        assert subprocesses.finish(other).split() == ["True", "False"]
+    assert contents(tmp_path / "out") == quiet
+
+
+def test_a_watcher_learns_of_the_failure_too(options: Callable[..., PretokenizeOptions]) -> None:
+    with background(options(0.05, fails_at=700)) as writer, background(options(0.05, fails_at=700)) as watcher:
+        assert (writer.started, watcher.started) == (True, False)
+        with pytest.raises(WriterFailedError, match=r"failed: ValueError: the crawl is broken\. Start it again"):
+            watcher.wait(SECONDS)
+
+
+def test_a_process_that_may_not_start_a_writer_waits_for_one(
+    options: Callable[..., PretokenizeOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parquet_loader.pretokenize.process._BEGIN_SECONDS", 0.2)
+    monkeypatch.setattr("parquet_loader.pretokenize.process._PATIENCE_SECONDS", 0.1)
+    with pytest.raises(WriterFailedError, match=r"nothing was heard of the writer of .*out for .* s: .* does not say"):
+        background(options(), starts=False)
+
+
+# --- what is refused
+
+
+def test_a_complete_set_of_other_options_is_refused(options: Callable[..., PretokenizeOptions]) -> None:
+    pretokenize(options(0))
+    assert background(options(0)).done  # however it was published
+    with pytest.raises(ConfigError, match=r"a complete set of other options \(append_eos: was False, is True\)"):
+        background(options(0, append_eos=True))
+
+
+def test_a_source_that_only_the_trainer_knows_is_refused(options: Callable[..., PretokenizeOptions]) -> None:
+    class Mine(Source):
+        pass
+
+    register_source("mine-alone", Mine)
+    with pytest.raises(ConfigError, match=r"'mine-alone' is registered in this process alone.*package\.module:factory"):
+        background(replace(options(0), source="mine-alone"))
+
+
+def test_one_rank_writes(options: Callable[..., PretokenizeOptions]) -> None:
+    with pytest.raises(ConfigError, match="is for one rank alone"):
+        background(options(world_size=2))
