@@ -232,8 +232,8 @@ class FsspecStorage:
         return self._call(path, look)
 
     def _those_there(self, paths: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-        """Those of some files that are there. A folder of a glob is listed, rather than each asked for."""
-        if any(entry.kind == "glob" for entry in self._entries):
+        """Those of some files that are there. Folders of globs are listed, rather than each asked for."""
+        if all(entry.kind == "glob" for entry in self._entries):
             folders = sorted({path.rpartition("/")[0] for path in paths})
             names = self._all_at_once(self._names_in, folders)
             there = set().union(*names)

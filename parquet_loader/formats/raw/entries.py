@@ -214,7 +214,7 @@ class RawReader:
         elif kind_of(path) != "raw":
             what = "has no name of a file of ids, which ends with .bin or .npy"
         elif not any(map(kind_of, self._by_path)):
-            what = f"is not there, or not named: name the folder {posixpath.join(self._storage.root, folder)}"
+            what = f"is not there, or not named: name the folder {posixpath.dirname(shown)}"
         else:
             what = "is not there: fetch it, or take it out of the list"
         return PathNotFoundError(f"{shown} names {name!r}, which {what}")
