@@ -64,7 +64,7 @@ class Component:
     Attributes:
         source: a folder, a file, a glob, a list of them; local or any fsspec URL. The one argument without a name.
         column: the token column.
-        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has, or
+        eos_id: of this source, see `ParquetLoader`; None for nothing; ``"loader"`` for what the loader has, or
             for nothing where ``packing="rows"`` is given here.
         packing, pad_id: ``"rows"`` where its rows are packed already, and what shorter ones are filled up with.
         max_epochs: how often it may be read; None for no end. See ``exhausted`` of `ParquetLoader`.
@@ -342,6 +342,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
+    index.check_eos(eos_id)
     threads = threads or _worthwhile_threads(index)
     rows = None
     held_dtype = _held_dtype(

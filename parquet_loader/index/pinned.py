@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+from dataclasses import replace
 
 import numpy as np
 
@@ -137,6 +138,8 @@ class PinnedStorage(_View):
         index = self._index
         storage = _Lenient(self._storage, stop)
         files = [here if file.path == here.path else self._pinned.get(file.path, file) for file in index.files]
+        # The index says which files there are: what tells of them may tell of others, too.
+        files = [replace(file, is_beside=True) for file in files]
         try:
             reader = self._format.reader(storage, files, self._raw_dtype())
             entry = reader.read(here, index.column, None, [each.column for each in index.aligned])
