@@ -24,7 +24,7 @@ from hub_server import serving
 
 TEXTS = [f"document {number}: " + "words and more " * (number % 7) + "." for number in range(3000)]
 # A file is a row group, so that there are hundreds of them, and time for a kill between the first and the last.
-SIZES = {"tokenizer": "bytes", "row_group_tokens": 700, "file_tokens": 700, "batch_bytes": 700}
+SIZES: dict[str, Any] = {"tokenizer": "bytes", "row_group_tokens": 700, "file_tokens": 700, "batch_bytes": 700}
 SEQ_LEN, LANES, WINDOW = 64, 6, 3
 STEPS, KILL_AT = 500, 13
 
