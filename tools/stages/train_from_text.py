@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """How soon training begins on text that is not tokenized yet, and what the tokenizer loses by it.
 
-    first step    a process of its own, from its start to the end of the first optimizer step: imports, tokenizer, the
-                  first files, the first window, the step
-    alone         tokens per second of the writer, on a core of its own, while the trainer sleeps
-    beside        the same while the trainer trains on another core
+A round runs two processes, each from nothing to the end of tokenizing. Both begin to train: until the end of the first
+optimizer step Python, PyTorch and the tokenizer are loaded, the first files written and the first window read.
 
-A round measures each once. On a machine that others work on too, wall time says little: `per CPU second` divides by the
-time that the writer was on its core, which leaves what the two share: caches, memory and the disk.
+    alone     then the trainer sleeps, and the writer has a core of its own
+    beside    then it goes on to train, on another core
+
+What is told of the writer is from its start to its end. On a machine that others work on too wall time says little; CPU
+time then tells what the two share all the same: caches, memory and the disk.
 
     python tools/stages/train_from_text.py --megabytes 30
 """
@@ -18,6 +19,7 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -46,7 +48,7 @@ def prepare(folder: Path, megabytes: float) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def train(folder: Path, output: str, seconds: float, trains: bool) -> None:
+def train(folder: Path, output: str, trains: bool) -> None:
     """A trainer's life: prints one line of JSON with what was measured."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[-1]})  # the writer's, which inherits it
@@ -63,47 +65,42 @@ def train(folder: Path, output: str, seconds: float, trains: bool) -> None:
         tokenizer=str(folder / "tokenizer.json"),
         append_eos=True,
         row_group_tokens=100_000,
-        batch_bytes=1 << 19,
     )
+    found: dict[str, float] = {}
+    steps = 0
     with (
         background(options, threads=1) as writer,
-        TokenDataset(writer.folder, seq_len=256, lanes=8, overlap=1, window=8, follow=True) as dataset,
+        TokenDataset(writer.folder, seq_len=256, lanes=8, overlap=1, window=4, follow=True) as dataset,
     ):
-        for task in os.listdir("/proc/self/task"):  # threads of torch have been made before this
+        began = time.monotonic()
+        growing = writer.progress()
+        if growing is None:
+            raise SystemExit("the text is too short: all of it is tokenized already")
+        for task in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(task), {cores[0]})
         model = torch.nn.Sequential(
             torch.nn.Embedding(VOCAB_SIZE, 128), torch.nn.Linear(128, 512), torch.nn.GELU(), torch.nn.Linear(512, 4096)
         )
         optimizer = torch.optim.AdamW(model.parameters())
-        found: dict[str, float] = {}
-        begun = None
         for batch in itertools.chain.from_iterable(itertools.repeat(dataset)):
-            if trains or not found:
-                loss = torch.nn.functional.cross_entropy(
-                    model(batch["input_ids"].long()).flatten(0, 1), batch["labels"].long().flatten() % 4096
-                )
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            else:
-                time.sleep(seconds)
-            if not found:
-                found["first step"] = time.time() - started_at()
-            growing = writer.progress()
-            if growing is None:
-                raise SystemExit("the text is too short: all of it is tokenized already")
-            now = (time.monotonic(), growing.tokens, cpu_seconds(growing.writer.pid))
-            begun = begun or now
-            if now[0] - begun[0] >= seconds:
-                wall, tokens, cpu = (after - before for before, after in zip(begun, now, strict=True))
-                found |= {"per second": tokens / wall, "per CPU second": tokens / cpu, "core": cpu / wall}
+            loss = torch.nn.functional.cross_entropy(
+                model(batch["input_ids"].long()).flatten(0, 1), batch["labels"].long().flatten() % 4096
+            )
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+            if steps == 1:
+                found["seconds to the first step"] = time.time() - float(os.environ["STARTED"])
+                found["CPU seconds until then"] = time.process_time() + cpu_seconds(growing.writer.pid)
+            if not trains:
+                writer.wait()
+            if writer.poll():
                 break
-    print(json.dumps(found))
-
-
-def started_at() -> float:
-    """When this process was started, in seconds since 1970."""
-    return float(os.environ["STARTED"])
+        found["seconds of writing"] = time.monotonic() - began
+    writing = resource.getrusage(resource.RUSAGE_CHILDREN)  # the writer has ended
+    found["CPU seconds of the writer"] = writing.ru_utime + writing.ru_stime
+    print(json.dumps(found | {"steps meanwhile": steps}))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -116,21 +113,20 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=30, help="of text")
-    parser.add_argument("--seconds", type=float, default=10, help="that the writer is watched for")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--life", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.life:
         folder, output, trains = args.life
-        train(Path(folder), output, args.seconds, trains == "beside")
+        train(Path(folder), output, trains == "beside")
         return
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), args.megabytes)
-        ratios = []
+        ratios: dict[str, list[float]] = {"seconds of writing": [], "CPU seconds of the writer": []}
         for number in range(args.rounds):
             found = {}
             for kind in ("alone", "beside"):
-                command = [sys.executable, __file__, "--seconds", str(args.seconds), "--life", folder]
+                command = [sys.executable, __file__, "--life", folder]
                 done = subprocess.run(
                     [*command, f"{kind}-{number}", kind],
                     env={**os.environ, "STARTED": str(time.time())},
@@ -142,11 +138,11 @@ def main() -> None:
                 print(
                     f"{kind:<7}", ", ".join(f"{name} {value:,.2f}" for name, value in found[kind].items()), flush=True
                 )
-            ratios.append(found["beside"]["per CPU second"] / found["alone"]["per CPU second"])
-        load = os.getloadavg()[0]
-        print(
-            f"beside / alone, per CPU second: {statistics.median(ratios):.2f} of {args.rounds} rounds; load {load:.1f}"
-        )
+            for name, each in ratios.items():
+                each.append(found["alone"][name] / found["beside"][name])
+        for name, each in ratios.items():
+            print(f"alone / beside, {name}: {statistics.median(each):.2f}, the median of {args.rounds} rounds")
+        print(f"others' load and ours: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":
