@@ -429,7 +429,7 @@ def test_persistent_workers_go_on_to_the_next_epoch(data: str, dataset: Dataset)
 
 def test_what_the_loader_counts_is_told(dataset: Dataset) -> None:
     source = dataset()
-    for _ in zip(range(2), source):
+    for _ in zip(range(2), source, strict=False):
         pass
     assert source.stats()["batches"] == 2
 
