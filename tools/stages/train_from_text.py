@@ -83,10 +83,10 @@ def train(folder: Path, output: str, trains: bool) -> None:
         )
         optimizer = torch.optim.AdamW(model.parameters())
         for batch in itertools.chain.from_iterable(itertools.repeat(dataset)):
-            loss: torch.Tensor = torch.nn.functional.cross_entropy(
+            loss = torch.nn.functional.cross_entropy(
                 model(batch["input_ids"].long()).flatten(0, 1), batch["labels"].long().flatten() % 4096
             )
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
             steps += 1
