@@ -319,6 +319,15 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         self._check_not_taken()
         return self._open().history
 
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process, see `ParquetLoader.stats`.
+
+        Raises:
+            CheckpointError: DataLoader workers have taken the position over, and count for themselves.
+        """
+        self._check_not_taken()
+        return self._open().stats()
+
     def set_epoch(self, epoch: int) -> None:
         """Does nothing: an iteration continues with the next epoch on its own.
 

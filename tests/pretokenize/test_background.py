@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -90,6 +91,22 @@ def test_files_are_there_while_the_writer_runs(options: Callable[..., Pretokeniz
         assert growing is not None
         assert growing.tokens > 0
         assert growing.row_group_tokens == 2000
+
+
+def test_one_line_tells_of_both_sides(options: Callable[..., PretokenizeOptions], tmp_path: Path) -> None:
+    def line(tokens: int, ranks: int = 1) -> str:
+        return writer.describe({"tokens": tokens, "wait_growth_seconds": 1.25}, ranks=ranks)
+
+    with background(options()) as writer:
+        soon(lambda: marker(tmp_path / "out").files)
+        assert re.fullmatch(
+            r"read 5,000 tokens \([\d,]+/s\), 1\.2 s waited for files; written [\d,]+ \([\d,]+/s\)", line(1250, ranks=4)
+        )
+        assert line(5000).startswith("read 5,000 tokens (0/s)")  # since the line before
+    assert line(5000).endswith("; the writer failed: ended by SIGTERM; rerun the same command to resume")
+    with background(options(0.001)) as writer:
+        writer.wait(SECONDS)
+        assert line(0).endswith("waited for files; all is written")
 
 
 def test_a_writer_is_ended_with_its_context_and_resumed_by_the_next(

@@ -97,7 +97,8 @@ def test_docstrings_of_modules_classes_and_functions_are_found() -> None:
 
 def test_documents_are_written_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_text, "topics", lambda: iter(["a topic\nin two lines"]))
-    monkeypatch.setattr(demo_text, "modules", lambda: iter(['"""' + "A module that says what it is for. " * 2 + '"""']))
+    docstring = "A module that says what it is for. " * 20
+    monkeypatch.setattr(demo_text, "modules", lambda: iter([f'"""{docstring}"""']))
     assert demo_text.write_text(tmp_path / "text") == {"prose": 2, "code": 1}
     texts = list(demo_text.read_text(tmp_path / "text"))
     assert len(texts) == 3

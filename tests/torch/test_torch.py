@@ -427,6 +427,13 @@ def test_persistent_workers_go_on_to_the_next_epoch(data: str, dataset: Dataset)
     assert [steps_of(loader, 2) for _ in range(2)] == [plain(data), plain(data, epochs=2)[STEPS:]]
 
 
+def test_what_the_loader_counts_is_told(dataset: Dataset) -> None:
+    source = dataset()
+    for _ in zip(range(2), source, strict=False):
+        pass
+    assert source.stats()["batches"] == 2
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
     data: str, dataset: Dataset, method: str
@@ -437,6 +444,7 @@ def test_what_workers_have_taken_over_is_not_told_wrongly_nor_given_out_twice(
         source.state_dict,
         source.checkpoint,
         lambda: source.epoch,
+        source.stats,
         lambda: next(iter(source)),
         lambda: next(iter(loader_of(source, 1, method))),
     ):

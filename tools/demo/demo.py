@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The main job from end to end: text, tokens, training on a mixture, and a killed run that goes on as if nothing had
-happened.
+"""The main job from end to end: text, tokens, training on a mixture that begins before all is tokenized, and a killed
+run that goes on as if nothing had happened.
 
-1. Collects prose and code that every Python installation carries, trains a tokenizer, and writes a set of tokenized
-   Parquet of each.
-2. Trains a small GPT on two processes, uninterrupted: the reference. It reads more prose than code at first, and more
-   code than prose from the middle on.
-3. Trains it again, and kills all processes with SIGKILL at a random moment. Only then is the second stage decided on:
-   goes on with four processes from the last checkpoint and with the longer schedule, kills those as well, and ends with
-   one.
+1. Collects prose and code that every Python installation carries, trains a tokenizer, and writes the code as a set of
+   tokenized Parquet.
+2. Trains a small GPT on two processes while the prose is being tokenized, and kills all of them with SIGKILL at a
+   random moment: the tokenizing ends as well. Goes on with four processes, training from the last checkpoint and
+   tokenizing after the last finished file, kills those as well, and ends with one. It reads more prose than code at
+   first. That it reads more code than prose from the middle on is decided after the first kill.
+3. Tokenizes the prose once more, at once, and trains again over finished sets, on two processes and uninterrupted: the
+   reference.
 4. Compares every row of every batch of the two runs. They must be the same rows of the same sources in the same order,
    and so must be those that were read twice, because a kill fell between two checkpoints.
 
@@ -39,20 +40,23 @@ from demo_train import last_checkpoint, step_of
 from tqdm import tqdm
 
 from parquet_loader import build_index
+from parquet_loader.storage.growing import GROWING_NAME, MANIFEST_NAME, Growing
 
 TOOLS = Path(__file__).resolve().parent
 # All that the demo writes to its work folder, and all that it ever removes there.
-OURS = ("text", "tokenizer.json", "tokens", "reference", "interrupted", "cache")
+OURS = ("text", "tokenizer.json", "tokens", "growing", "reference", "interrupted", "cache")
 
 VOCAB_SIZE = 4096
-ROW_GROUP_TOKENS, FILE_TOKENS = 10_000, 100_000
+ROW_GROUP_TOKENS, FILE_TOKENS = 10_000, 40_000
+# The prose is tokenized while the model trains: text of so many documents per second, encoded so many bytes at a time.
+DOCUMENTS_PER_SECOND, BATCH_BYTES = 12, 20_000
 LANES, SEQ_LEN = 16, 128
 STEPS, CHECKPOINT_EVERY = 340, 20
 # From which token of the run on the sources have which shares. Stages begin with blocks of 64 steps.
 FIRST = (0, {"prose": 0.7, "code": 0.3})
 SECOND = (192 * LANES * SEQ_LEN, {"prose": 0.4, "code": 0.6})
 # The interrupted run: how many processes, between which parts of all steps they are killed, and the stages they know.
-LEGS = ((2, (0.30, 0.50), [FIRST]), (4, (0.60, 0.75), [FIRST, SECOND]), (1, None, [FIRST, SECOND]))
+LEGS = ((2, (0.15, 0.35), [FIRST]), (4, (0.60, 0.75), [FIRST, SECOND]), (1, None, [FIRST, SECOND]))
 
 Say = Callable[[str], None]
 Stages = Sequence[tuple[int, Mapping[str, float]]]
@@ -66,12 +70,8 @@ class DemoError(Exception):
 # ── text to tokens ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def prepare(work: Path) -> dict[str, int]:
-    """Write text, tokenizer and two sets of tokenized Parquet to the work folder.
-
-    Returns:
-        How many tokens each set has.
-    """
+def prepare(work: Path) -> None:
+    """Write text, tokenizer and a set of tokenized Parquet, the code, to the work folder."""
     with stage("text") as say:
         counts = write_text(work / "text")
         say("documents of Python's own: " + ", ".join(f"{count:,} of {kind}" for kind, count in counts.items()))
@@ -80,20 +80,42 @@ def prepare(work: Path) -> dict[str, int]:
         entries = train_tokenizer(read_text(work / "text"), VOCAB_SIZE, work / "tokenizer.json")
         say(f"byte-level BPE of {entries:,} entries")
 
-    tokens = {}
     with stage("parquet") as say:
-        for kind in counts:
-            command: list[object] = [sys.executable, TOOLS.parent / "pretokenize.py"]
-            command += ["--input", work / "text" / kind, "--text-column", "text", "--output", work / "tokens" / kind]
-            command += ["--tokenizer", work / "tokenizer.json", "--append-eos"]
-            command += ["--row-group-tokens", ROW_GROUP_TOKENS, "--file-tokens", FILE_TOKENS]
-            done = subprocess.run(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-            if done.returncode:
-                raise DemoError(f"pretokenize.py ended with status {done.returncode}")
-            index = build_index(str(work / "tokens" / kind), cache_dir=work / "cache")
-            tokens[kind] = index.total_tokens
-            say(f"{kind}: {index.total_tokens:,} tokens in {len(index)} row groups of {len(index.files)} files")
-    return tokens
+        say(tokenize(work, "code"))
+
+
+def tokenize(work: Path, kind: str) -> str:
+    """Write the set of tokenized Parquet of a kind of text; returns what it is."""
+    command: list[object] = [sys.executable, TOOLS.parent / "pretokenize.py"]
+    command += ["--input", work / "text" / kind, "--text-column", "text", "--output", work / "tokens" / kind]
+    command += ["--tokenizer", work / "tokenizer.json", "--append-eos", "--publish", "as-finished"]
+    command += ["--row-group-tokens", ROW_GROUP_TOKENS, "--file-tokens", FILE_TOKENS]
+    done = subprocess.run(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise DemoError(f"pretokenize.py ended with status {done.returncode}")
+    index = build_index(str(work / "tokens" / kind), cache_dir=work / "cache")
+    return f"{kind}: {index.total_tokens:,} tokens in {len(index)} row groups of {len(index.files)} files"
+
+
+def meanwhile(work: Path) -> dict[str, object]:
+    """The options by which the trainer has the prose tokenized."""
+    return {
+        "source": "demo_text:Trickle",
+        "inputs": [str(work / "text" / "prose"), str(DOCUMENTS_PER_SECOND)],
+        "tokenizer": str(work / "tokenizer.json"),
+        "append_eos": True,
+        "row_group_tokens": ROW_GROUP_TOKENS,
+        "file_tokens": FILE_TOKENS,
+        "batch_bytes": BATCH_BYTES,
+    }
+
+
+def written(folder: Path) -> str:
+    """How far the writer of a growing set has come."""
+    if (folder / MANIFEST_NAME).exists():
+        return "all prose is tokenized"
+    growing = Growing.from_json((folder / GROWING_NAME).read_bytes(), GROWING_NAME)
+    return f"{growing.tokens:,} tokens of prose in {growing.files} files so far"
 
 
 # ── training runs ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,8 +200,11 @@ def torchrun(work: Path, name: str, ranks: int, stages: Stages) -> Iterator[tupl
     (work / name).mkdir(exist_ok=True)
     command: list[object] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     data = {kind: str(work / "tokens" / kind) for kind in FIRST[1]}
+    if name == "interrupted":
+        data["prose"] = str(work / "growing" / "prose")
     command += ["--nproc-per-node", ranks, TOOLS / "demo_train.py", "--out", work / name]
     command += ["--data", json.dumps(data), "--weights", json.dumps(stages)]
+    command += ["--tokenize", json.dumps({"prose": meanwhile(work)})]  # of a set that is there, nothing is done
     command += ["--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY]
     command += ["--vocab-size", VOCAB_SIZE, "--lanes", LANES, "--seq-len", SEQ_LEN]
     pids: list[int] = []
@@ -233,7 +258,7 @@ def train_interrupted(work: Path, rng: random.Random) -> Training:
             say(f"resumed at step {step_of(last)}" if last else "from the start")
             if killed is None:
                 train(work, name, ranks, stages, training)
-                say("to the end")
+                say(f"to the end; {written(work / 'growing' / 'prose')}")
                 continue
             if stages != LEGS[0][2]:
                 say("with the stage that was decided on")
@@ -241,6 +266,7 @@ def train_interrupted(work: Path, rng: random.Random) -> Training:
             last = last_checkpoint(work / name / "checkpoints")
             end = max(step for step, _ in read_rows(work / name, ranks))
             say(f"killed (SIGKILL) in step {end}, the last checkpoint is of step {step_of(last) if last else 0}")
+            say(written(work / "growing" / "prose"))
     return training
 
 
@@ -326,20 +352,23 @@ def run(work: Path, seed: int) -> None:
     Raises:
         DemoError: the runs differ, or one failed.
     """
-    tokens = prepare(work)
+    prepare(work)
 
+    print(f"interrupted   begins as prose is tokenized; kills by chance, --seed {seed} to have them there again")
+    after = train_interrupted(work, random.Random(seed))
+    print(f"              {after}")
+
+    with stage("parquet") as say:
+        say(tokenize(work, "prose"))
     with stage("uninterrupted") as say:
         before = Training()
         train(work, "reference", 2, [FIRST, SECOND], before)
         say(f"{STEPS} steps on 2 ranks: {before}")
 
-    print(f"interrupted   kills by chance, --seed {seed} to have them there again")
-    after = train_interrupted(work, random.Random(seed))
-    print(f"              {after}")
-
     reference, interrupted = read_rows(work / "reference"), read_rows(work / "interrupted")
     again = sum(len(digests) - 1 for digests in interrupted.values())
     shares = [", ".join(f"{share:.0%} {name}" for name, share in shares.items()) for _, shares in (FIRST, SECOND)]
+    tokens = {kind: build_index(str(work / "tokens" / kind)).total_tokens for kind in FIRST[1]}
     epochs = ", ".join(f"{count / tokens[name]:.2f} of {name}" for name, count in tokens_of(reference).items())
     print(f"the mixture   {' → '.join(shares)}; epochs: {epochs}")
     print("\nDid the interrupted run read the same rows of the same sources in the same order?")

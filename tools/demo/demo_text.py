@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import json
 import random
 import sysconfig
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
+
+from parquet_loader.pretokenize import PretokenizeOptions, Record, Source
 
 END_OF_TEXT = "<|endoftext|>"
 
 # Not there in every installation, or tables rather than text.
 _LEAVE_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "encodings", "pydoc_data"}
 # Short docstrings say little; long modules are left out, so that a short training run sees more than one epoch of code.
-_DOCSTRING_CHARACTERS = 40
+_DOCSTRING_CHARACTERS = 500
 _MODULE_CHARACTERS = 6_000
 _FILES = 4
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -80,6 +84,26 @@ def read_text(folder: Path) -> Iterator[str]:
         with path.open(encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)["text"]
+
+
+class Trickle(Source):
+    """The documents of a folder at no more than so many per second, as from a slow crawl: all of this text is tokenized
+    in seconds, and the demo is to train meanwhile. Its inputs are the folder and the documents per second.
+    """
+
+    def __init__(self, options: PretokenizeOptions) -> None:
+        self.folder, self.pause = Path(options.inputs[0]), 1 / float(options.inputs[1])
+
+    def records(self, cursor: Sequence[int] | None = None) -> Iterator[Record]:
+        """From a document on, by its number."""
+        begin = cursor[0] if cursor else 0
+        for number, text in enumerate(itertools.islice(read_text(self.folder), begin, None), begin):
+            time.sleep(self.pause)
+            yield Record(text=text, origin=f"document {number}", cursor=(number + 1,))
+
+    def fingerprint(self) -> dict[str, object]:
+        """What the documents depend on."""
+        return {"folder": str(self.folder)}
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int, path: Path) -> int:

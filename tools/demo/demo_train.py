@@ -1,10 +1,12 @@
 r"""A small GPT trained on a mixture of tokenized sets: what a training script with parquet_loader looks like.
 
     torchrun --standalone --nproc-per-node 2 tools/demo/demo_train.py --data '{"prose": "A", "code": "B"}' \
-        --weights '[[0, {"prose": 0.7, "code": 0.3}]]' --out RUN --steps 400 --vocab-size 4096
+        --weights '[[0, {"prose": 0.7, "code": 0.3}]]' --out RUN --steps 400 --vocab-size 4096 \
+        --tokenize '{"prose": {"inputs": ["TEXT"], "tokenizer": "tokenizer.json", "append_eos": true}}'
 
-Start it again after it was killed, with as many processes as you like and a longer schedule of weights, and it goes on
-from its last checkpoint.
+The set `prose` is tokenized while the others train: the first process that comes starts the writer, which ends with
+them. Start it again after it was killed, with as many processes as you like and a longer schedule of weights, and it
+goes on: training from its last checkpoint, tokenizing after its last finished file.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -25,7 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parquet_loader import Batch, ParquetLoader, merge_checkpoints
+from parquet_loader import Batch, Component, ParquetLoader, merge_checkpoints
+from parquet_loader.pretokenize import PretokenizeOptions, background
 
 LEARNING_RATE, WARMUP_STEPS = 2e-3, 20
 
@@ -153,6 +157,9 @@ def report(**facts: float | dict[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=json.loads, metavar="JSON", help="folders of sets, by name")
+    parser.add_argument(
+        "--tokenize", default={}, type=json.loads, metavar="JSON", help="sets to be written meanwhile: options, by name"
+    )
     parser.add_argument("--weights", required=True, type=json.loads, metavar="JSON", help="stages: [[token, shares]]")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="for checkpoints and logs")
     parser.add_argument("--steps", type=int, required=True, help="to train in all, with those before a restart")
@@ -177,19 +184,25 @@ def main() -> None:
 
     model = GPT(args.vocab_size, args.seq_len)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    loader = ParquetLoader(
-        args.data,
-        weights=args.weights,
-        seq_len=args.seq_len,
-        lanes=args.lanes,
-        window=8,
-        overlap=1,  # inputs and targets of one row, shifted, and no token lost
-        vocab_size=args.vocab_size,
-        rank=rank,
-        world_size=world_size,
-        threads=1,
-    )
-    with loader, rows.open("a", buffering=1) as log:
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(background(PretokenizeOptions(output=args.data[name], **options)))
+            for name, options in args.tokenize.items()
+        ]
+        loader = ParquetLoader(
+            {name: Component(folder, follow=name in args.tokenize) for name, folder in args.data.items()},
+            weights=args.weights,
+            seq_len=args.seq_len,
+            lanes=args.lanes,
+            window=8,
+            overlap=1,  # inputs and targets of one row, shifted, and no token lost
+            vocab_size=args.vocab_size,
+            rank=rank,
+            world_size=world_size,
+            threads=1,
+        )
+        log = stack.enter_context(rows.open("a", buffering=1))
+        stack.enter_context(loader)
         first_step = restore(checkpoints, loader, model, optimizer)
         parallel = DistributedDataParallel(model)
         batches = iter(loader)  # a mixture has no end
@@ -215,6 +228,9 @@ def main() -> None:
                 each = zip(loader.sources, sums.tolist(), counts.tolist(), strict=True)
                 found = {name: total / rows for name, total, rows in each if rows}
                 report(step=step, loss=(sums.sum() / counts.sum()).item(), by=found, seconds=seconds, waited=waited)
+                if (step + 1) % args.checkpoint_every == 0:
+                    for writer in writers:
+                        print(writer.describe(loader.stats(), ranks=world_size), file=sys.stderr, flush=True)
             if (step + 1) % args.checkpoint_every == 0:
                 save(checkpoints, step + 1, loader, model, optimizer)
     dist.destroy_process_group()
