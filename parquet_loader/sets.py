@@ -16,7 +16,7 @@ from .checkpoint import ONLY, SetIdentity
 from .engine.config import EngineConfig, group_elements
 from .engine.planes import Plane, common_dtype, holds
 from .engine.processes import check_storage
-from .engine.rows import RowLayout
+from .engine.rows import MOST_ROW_TOKENS, RowLayout
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES, ColumnLayout
 from .formats.known import format_named
@@ -52,7 +52,6 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
 _FOLLOWED_TOKENS = 4_000_000  # of a set that is followed: the first batch waits for the first window
-_MOST_ROW_TOKENS = 1 << 27  # of one that is packed already: NumPy's types take less than 2 GiB, and values 8 bytes
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -354,9 +353,9 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             raise ConfigError(
                 "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
             )
-        if options.seq_len >= _MOST_ROW_TOKENS:
+        if options.seq_len >= MOST_ROW_TOKENS:
             raise ConfigError(
-                f"packing='rows' takes rows of fewer than {_MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
+                f"packing='rows' takes rows of fewer than {MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
             )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)
