@@ -25,7 +25,7 @@ from .errors import ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
 from .notebooks import html_table
-from .options import LoaderKeywords, LoaderOptions, integer, signature_with
+from .options import LoaderKeywords, LoaderOptions, integer, options_of, signature_with
 from .order.order import Order, lane_range
 from .remarks import remarks
 from .runfile import of_file, read_run
@@ -125,7 +125,7 @@ class ParquetLoader:
     """
 
     def __init__(self, source: Source | Mapping[str, Source | Component], **options: Unpack[LoaderKeywords]) -> None:
-        self._options = given = LoaderOptions(**options)
+        self._options = given = options_of(options)
         self._closed = False
         self._pid = os.getpid()
         self._turn = Turn()

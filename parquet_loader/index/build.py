@@ -21,13 +21,17 @@ from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
 from .index import DatasetIndex, assemble, with_aligned
 
-__all__ = ["build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
+__all__ = ["NoAlignedColumnError", "build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 Progress = Callable[[int, int], None]
 
 
 _COUNTING_BYTES = 1 << 30
+
+
+class NoAlignedColumnError(ConfigError):
+    """Files have no such aligned column."""
 
 
 def build_index(
@@ -192,7 +196,7 @@ def _check_aligned(files: Sequence[FileInfo], entries: Sequence[FileEntry], alig
             is_there = any(leaf.name == name for leaf in entry.leaves)
             others = ", ".join(leaf.name for leaf in entry.leaves if leaf.is_values) or "none"
             more = f", as {len(without) - 1:,} more files" if len(without) > 1 else ""
-            raise ConfigError(
+            raise NoAlignedColumnError(
                 f"{file.path} has {'a' if is_there else 'no'} column {name!r}{more}"
                 f"{', which is no list of numbers' if is_there else ''}; its lists of numbers: {others}. aligned="
                 f"{list(aligned)!r} asks for it: name another column, or, for a source of a mixture that has none, "
