@@ -64,7 +64,9 @@ class ParquetLoader:
             65,535), and as much again to load ahead.
         seed: of the shuffle, in [0, 2^64).
         shuffle: False reads row groups and documents in storage order.
-        column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
+        column: the token column; None where only one column is a list of integers, or one is named as tokens are
+            (``input_ids``, ``tokens``) and the others as what lies beside them (``labels``, ``attention_mask``). A
+            struct's field: "parent.child".
         eos_id: appended to every document, empty ones too, where given.
         packing: ``"rows"`` where each document of the set is a training row, packed or padded before: it comes whole,
             ``seq_len + overlap`` ids of it, and once an epoch, in a row of its own. ``"tokens"`` packs documents one

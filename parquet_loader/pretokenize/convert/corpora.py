@@ -739,8 +739,7 @@ def _with_aligned(
             at = int(wrong[0])
             has = f"has {lengths[at]:,} values" if column[at].is_valid else "is missing, or null"
             raise DataError(
-                f"the list {has}, and the row {lists.lengths[at]:,} ids. An aligned column has a value for every "
-                "id.",
+                f"the list {has}, and the row {lists.lengths[at]:,} ids. An aligned column has a value for every id.",
                 path=f"{file}: row {first + at}",
                 column=name,
             )

@@ -184,7 +184,9 @@ def test_a_later_file_may_have_a_type_that_converts_without_loss(tmp_path: Path,
     assert found.to_pylist() == [[], *(each[1] for each in [*examples, *examples[:5]])]
     strings = narrow.set_column(2, "labels", pa.array([["a"] * len(each[0]) for each in examples[:5]]))
     pq.write_table(strings, source / "4.parquet")
-    with pytest.raises(DataError, match=r"4\.parquet, column 'labels': it is list.* and an aligned column is of lists of integers"):
+    with pytest.raises(
+        DataError, match=r"4\.parquet, column 'labels': it is list.* and an aligned column is of lists of integers"
+    ):
         convert(ConvertOptions(input=str(source), output=str(tmp_path / "other"), aligned=["labels"], **SMALL))
 
 
