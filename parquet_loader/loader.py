@@ -25,7 +25,7 @@ from .errors import ConfigError, LoaderClosedError
 from .index.index import DatasetIndex
 from .interrupts import Turn
 from .notebooks import html_table
-from .options import LoaderKeywords, LoaderOptions, integer, signature_with
+from .options import LoaderKeywords, LoaderOptions, integer, options_of, signature_with
 from .order.order import Order, lane_range
 from .remarks import remarks
 from .runfile import of_file, read_run
@@ -64,7 +64,9 @@ class ParquetLoader:
             65,535), and as much again to load ahead.
         seed: of the shuffle, in [0, 2^64).
         shuffle: False reads row groups and documents in storage order.
-        column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
+        column: the token column; None where only one column is a list of integers, or one is named as tokens are
+            (``input_ids``, ``tokens``) and the others as what lies beside them (``labels``, ``attention_mask``). A
+            struct's field: "parent.child".
         eos_id: appended to every document, empty ones too, where given: leave it out where files hold it already. In
             raw files, but for Megatron's, it is the id among theirs that ends documents, and none is appended.
         packing: ``"rows"`` where each document of the set is a training row, packed or padded before: it comes whole,
@@ -126,7 +128,7 @@ class ParquetLoader:
     """
 
     def __init__(self, source: Source | Mapping[str, Source | Component], **options: Unpack[LoaderKeywords]) -> None:
-        self._options = given = LoaderOptions(**options)
+        self._options = given = options_of(options)
         self._closed = False
         self._pid = os.getpid()
         self._turn = Turn()

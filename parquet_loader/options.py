@@ -43,6 +43,7 @@ __all__ = [
     "file_format",
     "fill_values",
     "integer",
+    "options_of",
     "seconds_of",
     "signature_with",
     "spare_cores",
@@ -216,6 +217,21 @@ class LoaderOptions:
         """One past the largest token id allowed, by `dtype` and `vocab_size`."""
         most = int(np.iinfo(np.dtype(self.dtype)).max) + 1
         return most if self.vocab_size is None else min(most, self.vocab_size)
+
+
+def options_of(given: Mapping[str, Any]) -> LoaderOptions:
+    """The options that a loader is given by name.
+
+    Raises:
+        ConfigError: a value that cannot work, or an argument of sources of a mixture.
+        TypeError: an argument that there is not.
+    """
+    if "fill" in given:
+        raise ConfigError(
+            f"fill={given['fill']!r} is for a source of a mixture that lacks a column: give it to that source, "
+            "Component(..., fill=...)"
+        )
+    return LoaderOptions(**given)
 
 
 def signature_with(own: inspect.Signature) -> inspect.Signature:

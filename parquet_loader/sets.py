@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -16,11 +17,11 @@ from .checkpoint import ONLY, SetIdentity
 from .engine.config import EngineConfig, group_elements
 from .engine.planes import Plane, common_dtype, holds
 from .engine.processes import check_storage
-from .engine.rows import RowLayout
+from .engine.rows import MOST_ROW_TOKENS, RowLayout
 from .errors import ConfigError, DataError
 from .formats.base import CODEC_NAMES, ColumnLayout
 from .formats.known import format_named
-from .index.build import index_storage, raw_dtype_of
+from .index.build import NoAlignedColumnError, index_storage, raw_dtype_of
 from .index.follow import Follower, Patience
 from .index.index import DatasetIndex
 from .index.pinned import PinnedStorage
@@ -51,8 +52,8 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 # What `window=None` aims at: a window of a set alone, and of each source of a mixture, all of which are held together.
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
+_FILES_OF_FILLS = 8  # that are looked at, for columns that a fill would hide
 _FOLLOWED_TOKENS = 4_000_000  # of a set that is followed: the first batch waits for the first window
-_MOST_ROW_TOKENS = 1 << 27  # of one that is packed already: NumPy's types take less than 2 GiB, and values 8 bytes
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -76,7 +77,8 @@ class Component:
             the loader and all sources name.
         follow, complete_after: see `ParquetLoader`.
         fill: what goes where this source has no such column, by name: a number, or ``"tokens"`` for the tokens
-            themselves. Columns that are named here are not read.
+            themselves. Where files have it, that is an error, which some of them are looked at for; names that nothing
+            asks for are none.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -323,7 +325,13 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         growth = Follower(storage, kind, read, patience)
         index, complete = growth.known
     elif part.index is None:
-        index = read(storage, None, None)
+        try:
+            index = read(storage, None, None)
+        except NoAlignedColumnError as error:
+            unasked = sorted(set(part.fill or ()) - set(aligned_columns(options.aligned)))
+            if not unasked:
+                raise
+            raise ConfigError(f"{error}; its fill has {unasked}, which nothing asks for") from error
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
@@ -339,6 +347,8 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     # The loader's own is for those sources of a mixture that are raw.
     if raw_dtype is not None and (part.raw_dtype is not None or not mixed or index.format == "raw"):
         _check_raw_dtype(index, raw_dtype)
+    if fills and index.format != "raw":
+        _check_filled(index, storage, tuple(fills))
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
@@ -354,9 +364,9 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
             raise ConfigError(
                 "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
             )
-        if options.seq_len >= _MOST_ROW_TOKENS:
+        if options.seq_len >= MOST_ROW_TOKENS:
             raise ConfigError(
-                f"packing='rows' takes rows of fewer than {_MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
+                f"packing='rows' takes rows of fewer than {MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
             )
         rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
         _check_rows(index, rows)
@@ -513,6 +523,24 @@ def _aligned_of(part: Component, options: LoaderOptions) -> tuple[dict[str, floa
             )
     at_eos = {name: asked.get(name) if value is None else value for name, value in own.items()}
     return {name: value for name, value in at_eos.items() if name not in fills}, fills
+
+
+def _check_filled(index: DatasetIndex, storage: Storage, names: tuple[str, ...]) -> None:
+    """Refuse what would go in the place of columns that are there, by some of the files: an index tells nothing of
+    columns that nobody asked for, and to read all footers again would take too long.
+    """
+    reader = format_named(index.format).reader(storage, index.files, None)
+    places = np.unique(np.linspace(0, len(index.files) - 1, _FILES_OF_FILLS).astype(int))
+    files = [index.files[place] for place in places]
+    with ThreadPoolExecutor(len(files), thread_name_prefix="parquet-fills") as pool:
+        entries = list(pool.map(lambda file: reader.read(file, index.column, None, names), files))
+    for file, entry in zip(files, entries, strict=True):
+        for name in names:
+            if name in entry.columns:
+                raise ConfigError(
+                    f"fill has {name!r}, and {file.path} has that column, whose values would be lost: leave it out of "
+                    "fill, or write the files without it"
+                )
 
 
 def _with_aligned(index: DatasetIndex, names: tuple[str, ...]) -> DatasetIndex:

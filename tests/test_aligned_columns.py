@@ -133,7 +133,7 @@ def test_the_token_column_is_not_aligned_with_itself(folder: Path) -> None:
 
 def test_the_token_column_is_the_one_that_is_left(tmp_path: Path) -> None:
     write_aligned(tmp_path, LENGTHS, {"labels": "int64"})
-    assert "several columns are lists of integers" in refused(tmp_path, column=None)
+    assert not first_batch(tmp_path, column=None).aligned
     batch = first_batch(tmp_path, column=None, aligned=["labels"])
     np.testing.assert_array_equal(batch.aligned["labels"], value_of(batch.tokens, "int64"))
 
@@ -173,6 +173,43 @@ def test_a_fill_that_the_columns_type_does_not_hold_is_refused(folder: Path, tmp
     sources = {"web": Component(tmp_path / "web", fill={"mask": 7}), "chat": folder}
     options = {"weights": {"web": 0.5, "chat": 0.5}, "aligned": ["mask"], "cache_dir": tmp_path}
     assert "is no value of the aligned column 'mask', which is bool" in refused(sources, **options)
+
+
+def test_a_fill_for_a_column_that_files_have_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its real values would be lost; also where one file alone has it."""
+    write_aligned(tmp_path / "web", LENGTHS, {}, first=1000)
+    options = {"weights": {"web": 0.5, "chat": 0.5}, "aligned": ["labels"], "cache_dir": tmp_path}
+    for filled in (
+        folder,
+        [*(str(each) for each in sorted((tmp_path / "web").iterdir())), f"{folder}/part-001.parquet"],
+    ):
+        sources = {"web": Component(filled, fill={"labels": "tokens"}), "chat": folder}
+        told = refused(sources, **options)
+        assert "source 'web': fill has 'labels', and " in told
+        assert "part-001.parquet has that column" in told or "part-000.parquet has that column" in told
+        assert first_batch({"web": Component(filled), "chat": folder}, **{**options, "aligned": ()})
+    assert first_batch({"web": Component(folder), "chat": folder}, **options)
+
+
+def test_a_fill_of_other_names_is_told_where_a_column_is_missing(folder: Path, tmp_path: Path) -> None:
+    write_aligned(tmp_path / "web", LENGTHS, {}, first=1000)
+    options = {"weights": {"web": 0.5, "chat": 0.5}, "cache_dir": tmp_path}
+    sources = {"web": Component(tmp_path / "web", fill={"label": 0}), "chat": folder}
+    assert "its fill has ['label'], which nothing asks for" in refused(sources, aligned=["labels"], **options)
+    first_batch(sources, **options)  # one dict of sources serves runs with and without labels
+
+
+def test_fills_that_no_type_holds_together_are_named(folder: Path, tmp_path: Path) -> None:
+    fills = {"a": 2**63, "b": 0.5}
+    sources = {name: Component(folder, fill={"new": fill}) for name, fill in fills.items()}
+    told = refused(sources, weights={"a": 0.5, "b": 0.5}, aligned=["new"])
+    assert "no type holds all that fill has for 'new'" in told
+    assert "0.5 for" in told
+    assert f"{2**63} for" in told
+
+
+def test_a_fill_of_the_whole_loader_is_sent_to_its_source(folder: Path) -> None:
+    assert "Component(..., fill=...)" in refused(folder, fill={"labels": 0})
 
 
 def test_raw_shards_hold_ids_alone(tmp_path: Path) -> None:

@@ -142,10 +142,24 @@ def test_without_a_list_of_integers_the_columns_there_are_are_named(tmp_path: Pa
 
 
 def test_where_several_columns_may_be_meant_they_are_named(tmp_path: Path) -> None:
-    folder = write_columns(tmp_path / "set", ids=INTEGERS, mask=INTEGERS)
-    assert "several columns are lists of integers: ['ids', 'mask']" in refused(folder)
-    with ParquetLoader(folder, column="mask", seq_len=2, lanes=1) as loader:
-        assert loader.index.column == "mask"
+    for names in (["ids", "tokens", "mask"], ["ids", "others", "mask"], ["words", "mask"]):
+        folder = write_columns(tmp_path / "-".join(names), **dict.fromkeys(names, INTEGERS))
+        said = refused(folder)
+        assert "several columns are lists of integers: [" in said
+        assert all(repr(name) in said for name in names)
+        with ParquetLoader(folder, column="mask", seq_len=2, lanes=1) as loader:
+            assert loader.index.column == "mask"
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [["attention_mask", "labels"], ["document_ids"], ["position_ids", "token_type_ids", "loss_mask", "doc_ids"]],
+)
+@pytest.mark.parametrize("name", ["input_ids", "tokens", "ids"])
+def test_the_one_column_that_is_named_as_tokens_are_is_taken(tmp_path: Path, name: str, beside: list[str]) -> None:
+    folder = write_columns(tmp_path / "set", **dict.fromkeys([*beside, name], INTEGERS))
+    with ParquetLoader(folder, seq_len=2, lanes=1) as loader:
+        assert loader.index.column == name
 
 
 @pytest.mark.parametrize("column", ["missing", "text"])

@@ -15,7 +15,7 @@ from ..insight.opening import open_run
 from ..insight.order_check import OrderReport, check_order
 from .arguments import HelpFormatter, add_run, count, positive, run_of, saved_in, world_sizes
 from .output import Progress, complain, print_json, say, table
-from .sets import sets_of
+from .sets import RUN_OPTIONS, sets_of
 
 __all__ = ["add", "run"]
 
@@ -26,7 +26,9 @@ and documents that are the same as another. Each folder or URL is a set, and fil
 are one set together. A check may be interrupted, and goes on where it was; what it
 found is kept, so that the next one sees whatever has changed since, byte by byte, in
 files whose size and time are the same; of others it says that they are others. Of the
-columns beside the tokens it verifies the page checksums, where the writer gave them.
+columns beside the tokens it verifies the page checksums, where the writer gave them;
+of those that --aligned names also every value, and that there is one for each token.
+With --packing rows every document must be a row of --seq-len and --overlap.
 
 With --order it proves instead, from the index alone, which tokens a run gets, and
 that each comes once an epoch; with --run and checkpoints it sees whether these are
@@ -105,7 +107,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _sets(given: argparse.Namespace) -> int:
-    sets = sets_of(given, given.run_file)
+    sets = sets_of(given, given.run_file, names=RUN_OPTIONS)
     if given.state is not None and len(sets) > 1:
         raise ConfigError("--state is of one set, and several are given: check them one by one, or leave it out")
     found: list[tuple[str, CheckReport]] = []
@@ -115,7 +117,7 @@ def _sets(given: argparse.Namespace) -> int:
             try:
                 report = check(
                     each.source,
-                    **each.options,
+                    **{name: value for name, value in each.options.items() if value is not None},
                     duplicates=not given.no_duplicates,
                     all_columns=not given.column_only,
                     state=given.state,
@@ -192,7 +194,10 @@ def _facts(report: CheckReport, all_columns: bool) -> Iterator[tuple[str, str]]:
             "its counts and ids alone: such files have no checksums, and other damage shows only where an earlier "
             "check saw other bytes"
         )
-    yield "verified", f"column {report.column!r}; {others}"
+    needs = [f"that {', '.join(report.needs.aligned)} have a value for each token"] if report.needs.aligned else []
+    if report.needs.rows is not None:
+        needs.append(f"that every document is a row of {report.needs.rows.described}")
+    yield "verified", "; ".join([f"column {report.column!r}", *needs, others])
 
 
 def _ends(report: CheckReport) -> str:

@@ -13,7 +13,7 @@ from ..sets import Component
 from ..storage.opening import Source
 from .arguments import add_format, json_object
 
-__all__ = ["NamedSet", "add_sets", "sets_of"]
+__all__ = ["RUN_OPTIONS", "NamedSet", "add_sets", "sets_of"]
 
 
 class NamedSet(NamedTuple):
@@ -31,6 +31,8 @@ class NamedSet(NamedTuple):
 
 
 _OPTIONS = ("column", "eos_id", "vocab_size", "index", "storage_options", "cache_dir", "format", "raw_dtype")
+# Of runs, to which a set has to be suited.
+RUN_OPTIONS = (*_OPTIONS, "aligned", "packing", "seq_len", "overlap", "pad_id")
 
 
 def add_sets(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +55,13 @@ def add_sets(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sets_of(given: argparse.Namespace, run_file: str | None = None) -> list[NamedSet]:
+def sets_of(
+    given: argparse.Namespace, run_file: str | None = None, *, names: tuple[str, ...] = _OPTIONS
+) -> list[NamedSet]:
     """The sets that are named, or those of a run.
+
+    Args:
+        names: of the options that they come with.
 
     Raises:
         ConfigError: there is none.
@@ -66,16 +73,18 @@ def sets_of(given: argparse.Namespace, run_file: str | None = None) -> list[Name
         found = found or (list(source.items()) if isinstance(source, Mapping) else [(_shown(source), source)])
     if not found:
         raise ConfigError("no set is given: name a SOURCE, or a TOML file of a run with --run")
-    asked = {name: getattr(given, name, None) for name in _OPTIONS}
-    common = {name: options.get(name) for name in _OPTIONS} | {k: v for k, v in asked.items() if v is not None}
+    asked = {name: getattr(given, name, None) for name in names}
+    common = {name: options.get(name) for name in names} | {k: v for k, v in asked.items() if v is not None}
     if common["index"] is not None and len(found) > 1:
         raise ConfigError("--index is of one set, and several are given: look at them one by one")
     sets = []
     for name, each in found:
         own = dict(common)
         if isinstance(each, Component):
-            given_here = {key: getattr(each, key, None) for key in _OPTIONS}
+            given_here = {key: getattr(each, key, None) for key in names}
             own |= {key: value for key, value in given_here.items() if value is not None and value != "loader"}
+            if each.fill and "aligned" in names:
+                own["aligned"] = [name for name in own.get("aligned") or () if name not in each.fill]
             own["eos_id"] = common["eos_id"] if each.eos_id == "loader" else each.eos_id
         sets.append(NamedSet(name, each.source if isinstance(each, Component) else each, own))
     return sets

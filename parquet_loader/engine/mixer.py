@@ -68,7 +68,15 @@ def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
     numbers = [(source, *each) for source in sources for each in source.fills.items() if each[1] != "tokens"]
     # What no source that is drawn any more has stored, is of the type that its numbers are.
     alone = {name: [np.array(fill).dtype for _, other, fill in numbers if other == name] for name in stored}
-    found = {name: common_dtype(name, stored[name] or alone[name]) for name in sorted(stored)}
+    for name, dtypes in alone.items():
+        if not stored[name]:
+            stored[name] = dtypes
+            try:
+                common_dtype(name, dtypes)
+            except ConfigError as error:
+                told = ", ".join(f"{fill!r} for {each.storage.root}" for each, other, fill in numbers if other == name)
+                raise ConfigError(f"no type holds all that fill has for {name!r}: {told}") from error
+    found = {name: common_dtype(name, stored[name]) for name in sorted(stored)}
     for source, name, fill in numbers:
         if not holds(found[name], float(fill) if isinstance(fill, str) else fill):
             raise ConfigError(

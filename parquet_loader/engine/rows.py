@@ -20,11 +20,22 @@ import pyarrow.compute as pc
 from ..blocks import AnyArray, IntArray, TokenArray, TokenPart, as_binary
 from ..formats.base import ColumnChunk
 
-__all__ = ["Elements", "RowLayout", "RowLengthError", "RowPart", "RowParts", "WholeRows", "parts_together"]
+__all__ = [
+    "MOST_ROW_TOKENS",
+    "Elements",
+    "RowLayout",
+    "RowLengthError",
+    "RowPart",
+    "RowParts",
+    "WholeRows",
+    "parts_together",
+]
 
 # Columns that tell where documents are in rows, if they are aligned with them: numbers that differ from document to
 # document, or each token's place in its document.
 BOUNDARIES = ("document_ids", "position_ids")
+
+MOST_ROW_TOKENS = 1 << 27  # NumPy's types take less than 2 GiB, and values 8 bytes
 
 Elements = npt.NDArray[Any]
 
@@ -72,6 +83,12 @@ class RowLayout:
         """The first of these lengths that no row has."""
         wrong = lengths > self.width if self.pad_id is not None else lengths != self.width
         return int(wrong.argmax()) if wrong.any() else None
+
+    @property
+    def described(self) -> str:
+        """How many ids a row has, in words."""
+        most = "at most " if self.pad_id is not None else ""
+        return f"{most}{self.width:,} ids (seq_len {self.seq_len:,}{' and overlap 1' if self.overlap else ''})"
 
     def problem(self, row: int, length: int) -> str:
         """What is to be said of a row of a length that no row has."""

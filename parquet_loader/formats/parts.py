@@ -22,7 +22,7 @@ def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:
     """The error for a null inside a document."""
     return chunk.error(
         f"row {row} has a null inside its document, at position {position}; "
-        "a null is no token: remove it or write the id that was meant"
+        "nulls stand for nothing here: remove it, or write the id or value that was meant"
     )
 
 

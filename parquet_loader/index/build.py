@@ -21,13 +21,17 @@ from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
 from .index import DatasetIndex, assemble, with_aligned
 
-__all__ = ["build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
+__all__ = ["NoAlignedColumnError", "build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 Progress = Callable[[int, int], None]
 
 
 _COUNTING_BYTES = 1 << 30
+
+
+class NoAlignedColumnError(ConfigError):
+    """Files have no such aligned column."""
 
 
 def build_index(
@@ -192,7 +196,7 @@ def _check_aligned(files: Sequence[FileInfo], entries: Sequence[FileEntry], alig
             is_there = any(leaf.name == name for leaf in entry.leaves)
             others = ", ".join(leaf.name for leaf in entry.leaves if leaf.is_values) or "none"
             more = f", as {len(without) - 1:,} more files" if len(without) > 1 else ""
-            raise ConfigError(
+            raise NoAlignedColumnError(
                 f"{file.path} has {'a' if is_there else 'no'} column {name!r}{more}"
                 f"{', which is no list of numbers' if is_there else ''}; its lists of numbers: {others}. aligned="
                 f"{list(aligned)!r} asks for it: name another column, or, for a source of a mixture that has none, "
@@ -234,7 +238,8 @@ _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "ids")
 
 
 _OTHER_NAMES = re.compile(
-    r"mask|label|token_type|position|segment|length|offset|index|span|special|word_ids|doc_id", re.IGNORECASE
+    r"mask|label|token_type|position|segment|length|offset|index|span|special|word_ids|doc_id|document_id",
+    re.IGNORECASE,
 )
 
 
@@ -246,6 +251,12 @@ def rank_of_name(name: str) -> tuple[int, str]:
     return len(_TOKEN_NAMES) + (1 if _OTHER_NAMES.search(last) else 0), name
 
 
+def _kind_of_name(name: str) -> str:
+    """What a list of integers of that name is: "tokens", "other" than tokens, or ""."""
+    last = name.rsplit(".", 1)[-1].lower()
+    return "tokens" if last in _TOKEN_NAMES else "other" if _OTHER_NAMES.search(last) else ""
+
+
 def _common_columns(entries: Sequence[FileEntry]) -> set[str]:
     return set.intersection(*(set(entry.columns) for entry in entries))
 
@@ -253,7 +264,9 @@ def _common_columns(entries: Sequence[FileEntry]) -> set[str]:
 def choose_column(
     files: Sequence[FileInfo], entries: Sequence[FileEntry], column: str | None, aligned: Sequence[str] = ()
 ) -> str:
-    """The one column that every file has; says which files differ where there is none."""
+    """The one column that every file has, or of several the one that by their names can be meant; says which files
+    differ where there is none.
+    """
     common = _common_columns(entries) - set(aligned)
     if column is not None:
         assert column in common
@@ -264,6 +277,9 @@ def choose_column(
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
+        named = [_kind_of_name(name) for name in candidates]
+        if named[0] == "tokens" and set(named[1:]) == {"other"}:
+            return candidates[0]
         raise ConfigError(
             f"several columns are lists of integers: {candidates}; say which holds the tokens, "
             f"for instance column={candidates[0]!r}"

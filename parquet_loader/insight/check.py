@@ -23,17 +23,19 @@ from typing import Any
 import numpy as np
 
 from ..engine.processes import check_storage
+from ..engine.rows import MOST_ROW_TOKENS, RowLayout
 from ..errors import ConfigError, ParquetLoaderError
 from ..formats.base import ENTRY_ARRAYS, ColumnChunk
 from ..formats.known import format_named
 from ..index.build import raw_dtype_of
 from ..index.index import DatasetIndex
-from ..options import all_cores, file_format, integer
+from ..options import Aligned, aligned_columns, all_cores, check_packing, file_format, integer
 from ..remarks import of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import CheckState, Earlier, Fault, refuse_state, state_path
+from .needs import Needs
 from .readable import fault_of, readable_index
 from .scan import DOCUMENT, FIELDS, Questions, copies, documents_outside
 from .units import Looked, Unit
@@ -120,6 +122,7 @@ class CheckReport:
         ends: how documents end; None without ``eos_id``.
         duplicates: None where they were not looked for.
         longest: the longest documents, the longest one first.
+        needs: what was asked of it beyond that, see `Needs`.
         read_bytes: that were read, in all of the check's parts.
         continued: row groups that an earlier, interrupted check had done.
         state: the file that keeps what was found; None where there is none.
@@ -141,6 +144,7 @@ class CheckReport:
     ends: Ends | None
     duplicates: Duplicates | None
     longest: tuple[Place, ...]
+    needs: Needs
     read_bytes: int
     continued: int = field(compare=False)
     state: str | None = field(compare=False)
@@ -170,6 +174,11 @@ def check(
     progress: Progress | None = None,
     format: str | None = None,
     raw_dtype: object = None,
+    aligned: Aligned = (),
+    packing: str = "tokens",
+    seq_len: int | None = None,
+    overlap: int = 0,
+    pad_id: int | None = None,
 ) -> CheckReport:
     """Read every byte of a set, and say everything that is wrong with it.
 
@@ -196,6 +205,10 @@ def check(
         retry_seconds: how long a request over the network is tried again once it has failed.
         progress: called with (bytes done, bytes in all), from this thread.
         format, raw_dtype: see `build_index`.
+        aligned: columns that a run has beside the tokens: each is read too, and must have as many values as tokens in
+            every document.
+        packing, seq_len, overlap, pad_id: of a run, see `ParquetLoader`: with ``packing="rows"`` every document must be
+            a row as it takes them.
 
     Raises:
         ConfigError: arguments that cannot work, no list of integers, or a ``state`` that is another file.
@@ -207,6 +220,7 @@ def check(
         raise ConfigError(f"eos_id must be an integer in [0, {vocab_size - 1}], not {eos_id!r}")
     if state is not None:
         refuse_state(Path(state).expanduser())
+    needs = Needs(aligned=tuple(aligned_columns(aligned)), rows=_rows(packing, seq_len, overlap, pad_id))
     dtype = raw_dtype_of(raw_dtype)
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
     workers = threads or (max(_REMOTE_REQUESTS, all_cores()) if storage.is_remote else all_cores())
@@ -214,6 +228,7 @@ def check(
     column = column or (expected.column if expected is not None else None)
     found, faults = readable_index(storage, column, workers, format, dtype)
     found.check_eos(eos_id)
+    needs.check(found)
     if expected is not None:
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
@@ -234,7 +249,7 @@ def check(
     except BaseException:
         kept.save()
         raise
-    faults = [*faults, *run.faults()]
+    faults = [*faults, *run.faults(), *needs.faults(storage, found, workers)]
     notes = [*found.remarks(), *of_streams(found, storage, eos_id), *_of_ends(found, run.ends())]
     unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
     changes = kept.changes(unreadable)
@@ -261,9 +276,25 @@ def check(
         ends=run.ends(),
         duplicates=told,
         longest=tuple(run.place(group, document, tokens) for tokens, group, document in kept.longest),
+        needs=needs,
         read_bytes=run.total_bytes,
         continued=continued,
         state=str(kept.path) if kept.path is not None else None,
+    )
+
+
+def _rows(packing: str, seq_len: int | None, overlap: int, pad_id: int | None) -> RowLayout | None:
+    """What the rows of a run are, if they are packed already."""
+    check_packing(packing)
+    if packing != "rows":
+        return None
+    if seq_len is None:
+        raise ConfigError("packing='rows' needs the seq_len that the rows were packed for (--seq-len)")
+    return RowLayout(
+        seq_len=integer("seq_len", seq_len, 1, MOST_ROW_TOKENS - 1),
+        overlap=integer("overlap", overlap, 0, 1),
+        pad_id=None if pad_id is None else integer("pad_id", pad_id, 0),
+        ids=np.dtype(np.int32),
     )
 
 

@@ -370,7 +370,8 @@ def candidates(
     """
     storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
     listed = storage.list_files()
-    reader = format_of(storage, listed, format).reader(storage, listed, raw_dtype_of(raw_dtype))
+    known = format_of(storage, listed, format)
+    reader = known.reader(storage, listed, raw_dtype_of(raw_dtype))
     files = reader.files
     some = [files[place] for place in np.unique(np.linspace(0, len(files) - 1, _CANDIDATE_FILES).astype(int)).tolist()]
     read = read_entries(reader, some, None, None, _FOOTERS_AT_ONCE)
@@ -379,10 +380,17 @@ def candidates(
         raise next(each for each in read if isinstance(each, ParquetLoaderError))
     found: dict[tuple[bool, str, str], list[int | None]] = {}
     place = ENTRY_ARRAYS.index("tokens")
+    # Read as aligned, columns come with the types of their values, and not only those that they are stored as.
+    names = tuple({name for each in entries for name in each.columns})
+    again = read
+    if known.name == "parquet":
+        again = read_entries(reader, some, None, None, _FOOTERS_AT_ONCE, aligned=names)
+    typed = {id(one): other for one, other in zip(read, again, strict=True) if isinstance(other, FileEntry)}
     for each in entries:
         for name, (layout, numbers) in each.columns.items():
+            kind = typed.get(id(each), each).columns.get(name, (layout,))[0].value_dtype.name
             tokens = int(numbers[place].sum()) if (numbers[place] >= 0).all() else None
-            found.setdefault((True, name, f"list of {layout.dtype.name}"), []).append(tokens)
+            found.setdefault((True, name, f"list of {kind}"), []).append(tokens)
         for leaf in each.leaves:
             if leaf.name not in each.columns:
                 found.setdefault((False, leaf.name, str(leaf.type)), []).append(None)

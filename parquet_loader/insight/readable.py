@@ -23,13 +23,19 @@ _COUNTING_BYTES = 1 << 30
 
 
 def read_entries(
-    reader: EntryReader, files: Sequence[FileInfo], column: str | None, counting: Counting | None, threads: int
+    reader: EntryReader,
+    files: Sequence[FileInfo],
+    column: str | None,
+    counting: Counting | None,
+    threads: int,
+    *,
+    aligned: Sequence[str] = (),
 ) -> list[FileEntry | ParquetLoaderError]:
     """Of each file its entry, or why it has none; see `EntryReader.read`."""
 
     def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
         try:
-            return reader.read(file, column, counting)
+            return reader.read(file, column, counting, aligned)
         except (DataError, StorageError) as error:
             return error
 

@@ -5,6 +5,8 @@ Messages are written for Python. An option is named in one of three ways, and no
     max_record_bytes      a name of several words
     overwrite=True        a switch
     step='finish'         a value, as Python writes it
+
+and ``aligned={'labels': -100}``, which is ``--aligned labels=-100``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ _VALUE = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+"""
 # What stands within a path, a quoted text or another name is not meant.
 _OPTION = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?:=({_VALUE})|(?![\w/'\"=-]|\.\w))")
 
+_ALIGNED = re.compile(r"(?<![\w./'\"-])aligned=(\{'\w+': [-\w.]+\}|[(\[]'\w+'(?:, '\w+')*,?[)\]])")
+
 
 def as_arguments(message: str) -> str:
     """The message as the command says it.
@@ -35,7 +39,13 @@ def as_arguments(message: str) -> str:
     >>> as_arguments("text_column/a.txt:1: the text has no step.")
     'text_column/a.txt:1: the text has no step.'
     """
-    return _OPTION.sub(_argument, message)
+    return _OPTION.sub(_argument, _ALIGNED.sub(_aligned, message))
+
+
+def _aligned(match: re.Match[str]) -> str:
+    given = ast.literal_eval(match[1])
+    values = given if isinstance(given, dict) else dict.fromkeys(given)
+    return "--aligned " + ",".join(name if value is None else f"{name}={value}" for name, value in values.items())
 
 
 def _argument(match: re.Match[str]) -> str:

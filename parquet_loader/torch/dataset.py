@@ -36,7 +36,7 @@ from ..documents import IGNORE_INDEX, mask_first_labels, mask_padding
 from ..engine.rows import BOUNDARIES
 from ..errors import ConfigError, LoaderClosedError
 from ..loader import ParquetLoader
-from ..options import LoaderOptions, aligned_columns, boolean, check_type, signature_with
+from ..options import LoaderOptions, aligned_columns, boolean, options_of, signature_with
 from ..sets import Component
 from ..storage.opening import Source
 from ..storage.secrets import redact
@@ -154,7 +154,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         own = {name: None for name in (self._labels, self._loss_mask) if isinstance(name, str)}
         if own:
             options["aligned"] = own | aligned_columns(options.get("aligned", ()))
-        self._options = LoaderOptions(**options)
+        self._options = options_of(options)
         if rank is not None:
             self._place = self._options.rank, self._options.world_size
         paths = {
@@ -221,7 +221,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         names = set(self._options.aligned)
         if isinstance(self._source, Mapping):
             parts = [part for part in self._source.values() if isinstance(part, Component)]
-            names |= {name for part in parts for name in (*(part.aligned or ()), *(part.fill or ()))}
+            names |= {name for part in parts for name in part.aligned or ()}
         # Those that boundaries of packed rows come from give way to what is made of them.
         clash = sorted((names - set(own) - set(BOUNDARIES)) & made) + sorted(
             (names & set(BOUNDARIES) & made) if not self._packed() else ()
@@ -619,8 +619,11 @@ def _check_in_order() -> None:
 
 def _label_columns(labels: bool | str, loss_mask: str | None, tokens: bool) -> tuple[bool | str, str | None, bool]:
     """What labels are made of, checked: the column of labels, or whether there are any; the mask's; and ``tokens``."""
-    check_type("loss_mask", loss_mask, str, type(None))
-    checked = labels if isinstance(labels, str) else boolean("labels", labels)
+    if loss_mask is not None and not isinstance(loss_mask, str):
+        raise ConfigError(f"loss_mask must be None or the name of a column, such as 'loss_mask', not {loss_mask!r}")
+    if not isinstance(labels, (str, bool, np.bool_)):
+        raise ConfigError(f"labels must be True, False or the name of a column, such as 'labels', not {labels!r}")
+    checked = labels if isinstance(labels, str) else bool(labels)
     tokens = boolean("tokens", tokens)
     for name, column in (("labels", labels), ("loss_mask", loss_mask)):
         if isinstance(column, str) and tokens:

@@ -79,7 +79,7 @@ def test_an_error_of_one_set_does_not_hide_the_others(folder: Path, capsys: pyte
 
 def test_columns_are_shown_where_one_has_to_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     lists = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
-    pq.write_table(pa.table({"input_ids": lists, "labels": lists}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"input_ids": lists, "others": lists}), tmp_path / "a.parquet")
     assert main(["inspect", str(tmp_path)]) == 2
     shown = capsys.readouterr()
     assert "input_ids  list of int32  1 of 1    may hold tokens" in shown.out

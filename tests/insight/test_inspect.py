@@ -114,13 +114,14 @@ def test_a_manifest_is_told_without_its_files(tmp_path: Path) -> None:
 
 def test_columns_that_may_be_meant_are_listed(tmp_path: Path) -> None:
     lists = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
-    pq.write_table(pa.table({"input_ids": lists, "labels": lists}), tmp_path / "a.parquet")
+    narrow = lists.cast(pa.list_(pa.uint16()))
+    pq.write_table(pa.table({"input_ids": lists, "others": narrow}), tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="several columns"):
         inspect(tmp_path)
     found = candidates(tmp_path)
     assert [(each.name, each.type, each.is_tokens, each.tokens) for each in found] == [
         ("input_ids", "list of int32", True, 3),
-        ("labels", "list of int32", True, 3),
+        ("others", "list of uint16", True, 3),
     ]
     assert inspect(tmp_path, column=found[0].name).tokens == 3
 

@@ -167,3 +167,25 @@ def test_labels_that_the_tensors_type_does_not_hold_are_refused(tmp_path: Path) 
     with pytest.raises(ConfigError, match=f"holds {2**40}, which int32 does not"):
         next(iter(TokenDataset(tmp_path, dtype="int32", **run)))
     assert int(next(iter(DataLoader(TokenDataset(tmp_path, **run), batch_size=None)))["labels"].max()) == 2**40
+
+
+def test_sources_with_fills_serve_runs_that_have_no_such_column(data: Path, tmp_path: Path) -> None:
+    write_aligned(tmp_path / "web", [[[20, 20]]], {}, first=1000)
+    sources = {"sft": data, "web": Component(tmp_path / "web", fill={"labels": "tokens"})}
+    for labels in ("labels", True, False):
+        with TokenDataset(sources, weights={"sft": 0.5, "web": 0.5}, labels=labels, **RUN) as dataset:
+            assert ("labels" in next(iter(dataset))) == bool(labels)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"labels": ["labels"]}, "labels must be True, False or the name of a column"),
+        ({"labels": None}, "labels must be True, False or the name of a column"),
+        ({"loss_mask": True}, "loss_mask must be None or the name of a column"),
+        ({"fill": {"labels": 0}}, r"Component\(..., fill=...\)"),
+    ],
+)
+def test_what_names_no_column_is_refused_with_what_may_be_given(data: Path, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        TokenDataset(data, **given, **RUN)

@@ -277,7 +277,7 @@ def test_wrong_uses_are_refused(make: Make) -> None:
         ({"with_state": True}, "with_state is always on"),
         ({"boundaries": None}, "boundaries must be a list"),
         ({"boundaries": [["position_ids"]]}, "boundaries must be a list"),
-        ({"labels": "no"}, "labels must be True or False"),
+        ({"labels": 1}, "labels must be True, False or the name of a column"),
     ],
 )
 def test_arguments_that_cannot_work_are_named(data: str, changes: dict[str, Any], message: str) -> None:

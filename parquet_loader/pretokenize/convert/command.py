@@ -100,6 +100,8 @@ class ConvertOptions:
         if isinstance(self.aligned, str):
             raise ConfigError(f"aligned must be a sequence or a mapping of names, got {self.aligned!r}.")
         at_eos = dict(self.aligned) if isinstance(self.aligned, Mapping) else dict.fromkeys(self.aligned)
+        if len(at_eos) < len(self.aligned):
+            raise ConfigError(f"aligned: {sorted(self.aligned)} has a name twice. Give each once.")
         for name, value in at_eos.items():
             if name in ("", TOKEN_COLUMN) or (self.packing is not None and name == self.packing.boundaries):
                 raise ConfigError(f"aligned: {name!r} is no name, or that of a column which is written anyway.")
@@ -323,6 +325,8 @@ def _aligned(text: str) -> dict[str, float | None]:
     {'labels': -100, 'weight': 0.5, 'kind': None}
     """
     pairs = [each.partition("=") for each in text.split(",")]
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} has a name twice")
     return {name: _number(value) if equals else None for name, equals, value in pairs}
 
 

@@ -36,6 +36,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
@@ -651,6 +652,8 @@ def _columns_corpus(
             with _reading(file):
                 schema, blocks = blocks_of(file)
                 name = _column(schema, options, file)
+                for each in aligned:
+                    _aligned_type(schema, each, file)
                 row = 0
                 for rows, batches in blocks:
                     if documents >= rows:
@@ -683,26 +686,32 @@ def _aligned_dtype(
     for file in files:
         with _reading(file):
             schema = blocks_of(file)[0]
-            if schema.names.count(name) != 1:
-                others = [field.name for field in schema if _is_list(field.type)]
-                raise DataError(
-                    f"no such column, or more than one; columns of lists are {others}.", path=str(file), column=name
-                )
-            kind = schema.field(name).type
+            kind = _aligned_type(schema, name, file)
             if _is_empty(kind):
                 continue
-            value = kind.value_type if _is_list(kind) else None
-            if value is None or not (
-                pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)
-            ):
-                raise DataError(
-                    f"it is {kind}, and an aligned column is of lists of integers, floats or booleans.",
-                    path=str(file),
-                    column=name,
-                )
-            dtype: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
+            dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
             return dtype
     return np.dtype(np.int32)
+
+
+def _aligned_type(schema: Any, name: str, file: Path) -> Any:
+    """The Arrow type of a file's aligned column."""
+    if schema.names.count(name) != 1:
+        others = [field.name for field in schema if _is_list(field.type)]
+        raise DataError(
+            f"no such column, or more than one; columns of lists are {others}.", path=str(file), column=name
+        )
+    kind = schema.field(name).type
+    if _is_empty(kind):
+        return kind
+    value = kind.value_type if _is_list(kind) else None
+    if value is None or not (pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)):
+        raise DataError(
+            f"it is {kind}, and an aligned column is of lists of integers, floats or booleans.",
+            path=str(file),
+            column=name,
+        )
+    return kind
 
 
 def _with_aligned(
@@ -723,13 +732,14 @@ def _with_aligned(
     """
     columns = {}
     for name, dtype in aligned.items():
-        values, lengths = _aligned_values(rows.column(name), dtype, file, name)
+        column = rows.column(name)
+        values, lengths = _aligned_values(column, dtype, file, name, first)
         wrong = np.flatnonzero(lengths != lists.lengths)
         if len(wrong):
             at = int(wrong[0])
+            has = f"has {lengths[at]:,} values" if column[at].is_valid else "is missing, or null"
             raise DataError(
-                f"the list has {lengths[at]:,} values, and the row {lists.lengths[at]:,} ids. An aligned column has a "
-                f"value for every id.",
+                f"the list {has}, and the row {lists.lengths[at]:,} ids. An aligned column has a value for every id.",
                 path=f"{file}: row {first + at}",
                 column=name,
             )
@@ -738,16 +748,18 @@ def _with_aligned(
 
 
 def _aligned_values(
-    column: Any, dtype: np.dtype[Any], file: Path, name: str
+    column: Any, dtype: np.dtype[Any], file: Path, name: str, first: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """All values of an aligned column, and how many each row has."""
+    """All values of an aligned column, and how many each row has, the first of which has that number in the file."""
     column.validate(full=True)
     if pa.types.is_null(column.type):
         return np.zeros(0, dtype), np.zeros(len(column), np.int64)
     lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     values, kind = column.flatten(), pa.from_numpy_dtype(dtype)
     if values.null_count:
-        raise DataError("it holds nulls among the values. Replace them.", path=str(file), column=name)
+        at = int(pc.index(values.is_null(), True).as_py())
+        row = first + int(np.searchsorted(lengths.cumsum(), at, side="right"))
+        raise DataError("the list holds nulls among the values. Replace them.", path=f"{file}: row {row}", column=name)
     try:
         cast_values = values.cast(kind)
     except pa.ArrowException as error:

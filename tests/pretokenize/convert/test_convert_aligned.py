@@ -184,7 +184,9 @@ def test_a_later_file_may_have_a_type_that_converts_without_loss(tmp_path: Path,
     assert found.to_pylist() == [[], *(each[1] for each in [*examples, *examples[:5]])]
     strings = narrow.set_column(2, "labels", pa.array([["a"] * len(each[0]) for each in examples[:5]]))
     pq.write_table(strings, source / "4.parquet")
-    with pytest.raises(DataError, match=r"4\.parquet, column 'labels': it is string here, and int64 before"):
+    with pytest.raises(
+        DataError, match=r"4\.parquet, column 'labels': it is list.* and an aligned column is of lists of integers"
+    ):
         convert(ConvertOptions(input=str(source), output=str(tmp_path / "other"), aligned=["labels"], **SMALL))
 
 
@@ -231,12 +233,61 @@ def test_json_lines_are_read_in_parts_which_may_lack_a_column(tmp_path: Path, mo
 
 def test_a_null_among_the_values_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"input_ids": [[1, 2]], "labels": [[1, None]]}), tmp_path / "in.parquet")
-    with pytest.raises(DataError, match="column 'labels': it holds nulls among the values"):
+    with pytest.raises(DataError, match="row 0, column 'labels': the list holds nulls among"):
         convert(
             ConvertOptions(
                 input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), aligned=["labels"], vocab_size=9
             )
         )
+
+
+@pytest.mark.parametrize("nulls", [[[5], None, [6, 7]], [[5], [8, None], [6, 7]]])
+@pytest.mark.parametrize("format", ["parquet", "arrow", "jsonl"])
+def test_nulls_are_told_with_their_row(tmp_path: Path, format: str, nulls: list[Any]) -> None:
+    table = pa.table({"input_ids": [[1], [2, 3], [4, 5]], "labels": nulls})
+    path = tmp_path / f"in.{format}"
+    if format == "jsonl":
+        lines = ({name: value for name, value in row.items() if value is not None} for row in table.to_pylist())
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    elif format == "arrow":
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        pq.write_table(table, path)
+    problem = "the list is missing, or null" if nulls[1] is None else "the list holds nulls among the values"
+    with pytest.raises(DataError, match=f"row 1, column 'labels': {problem}"):
+        convert(ConvertOptions(input=str(path), output=str(tmp_path / "out"), aligned=["labels"], vocab_size=9))
+
+
+def test_a_later_file_without_the_column_is_one_line_and_status_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pq.write_table(pa.table({"input_ids": [[1, 2]], "labels": [[1, 2]]}), folder / "a.parquet")
+    pq.write_table(pa.table({"input_ids": [[1, 2]]}), folder / "b.parquet")
+    run = ["--input", str(folder), "--output", str(tmp_path / "out"), "--vocab-size", "9"]
+    assert main([*run, "--aligned", "labels"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "b.parquet" in line
+    assert "no such column" in line
+
+
+def test_the_command_names_aligned_columns_as_it_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"input_ids": [[1, 2]], "mask": [[True, False]]}), tmp_path / "in.parquet")
+    run = ["--input", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out"), "--vocab-size", "9"]
+    for more, told in (
+        (["--append-eos", "--eos-id", "8", "--aligned", "mask"], "--aligned mask=0"),
+        (["--aligned", "mask=-1.5"], "--aligned mask=-1.5"),
+        (["--append-eos", "--eos-id", "8", "--aligned", "mask=7"], "--aligned mask=7"),
+    ):
+        assert main([*run, *more]) == 2
+        error = capsys.readouterr().err
+        assert told in error
+        assert "aligned=" not in error
+    with pytest.raises(SystemExit):
+        main([*run, "--aligned", "mask,mask"])
+    assert "has a name twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -255,6 +306,7 @@ def test_a_null_among_the_values_is_refused(tmp_path: Path) -> None:
         ({"append_eos": True, "eos_id": EOS, "aligned": {"labels": float("nan")}}, "of int64, which has no such"),
         ({"append_eos": True, "eos_id": EOS, "eos_appended": True}, "and these have it: omit it"),
         ({"seq_len": 10}, "seq_len=10 needs pack='best-fit'"),
+        ({"aligned": ["labels", "labels"]}, "has a name twice"),
         ({"pack": "best-fit", "seq_len": 10, "aligned": ["document_ids"]}, "of a column which is written anyway"),
     ],
 )
