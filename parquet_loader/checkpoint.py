@@ -100,7 +100,10 @@ class SetIdentity:
             found, values = packing, {"packing": self.packing}
         first_epoch = {"first_epoch": found.get("first_epoch", "permuted")}
         if not _same(first_epoch["first_epoch"], self.first_epoch):  # what follow=True makes it
-            found, values = first_epoch, {"first_epoch": self.first_epoch}
+            return [
+                f"{of}first_epoch is {_shortened(first_epoch['first_epoch'])} in the checkpoint and "
+                f"{self.first_epoch!r} in this loader, which follow=True makes 'stored'"
+            ]
         return [
             f"{of}{field} is {_shortened(found.get(field, 'missing'))} in the checkpoint and {value!r} in this loader"
             for field, value in values.items()

@@ -65,7 +65,8 @@ class ParquetLoader:
         seed: of the shuffle, in [0, 2^64).
         shuffle: False reads row groups and documents in storage order.
         column: the token column; None where only one column is a list of integers. A struct's field: "parent.child".
-        eos_id: appended to every document, empty ones too, where given.
+        eos_id: appended to every document, empty ones too, where given: leave it out where files hold it already. In
+            raw files, but for Megatron's, it is the id among theirs that ends documents, and none is appended.
         packing: ``"rows"`` where each document of the set is a training row, packed or padded before: it comes whole,
             ``seq_len + overlap`` ids of it, and once an epoch, in a row of its own. ``"tokens"`` packs documents one
             after another, and cuts them at the rows' ends. Part of the order; with it, so is ``seq_len``.
@@ -173,7 +174,8 @@ class ParquetLoader:
         while True:
             if restored != self._restored:
                 epoch, restored = self.epoch, self._restored
-            self._turn.run(self._run.settle)
+            if not self._run.is_settled:
+                self._turn.run(self._run.settle)
             if self._run.over or (self.epoch != epoch and not self.sources):
                 return
             yield self._next()

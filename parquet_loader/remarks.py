@@ -1,4 +1,6 @@
-"""What costs a run time, memory or randomness though it works, from the index alone: `ParquetLoader.remarks`."""
+"""What costs a run time, memory or randomness though it works, from the index alone: `ParquetLoader.remarks`. Of raw
+files also what their ``meta.json`` says and the run does not.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ import numpy as np
 
 from .engine.config import EngineConfig
 from .engine.cost import required_bytes
+from .formats.raw import said_eos
+from .index.index import DatasetIndex
 from .order.order import Order
+from .storage.base import Storage
 
-__all__ = ["read_amplification", "remarks"]
+__all__ = ["of_streams", "read_amplification", "remarks"]
 
 _GOOD_TOKENS = 64_000_000  # of a window: 64 row groups of a million tokens
 _FEW_BATCHES = 4  # a window of fewer global batches mixes little
@@ -31,18 +36,34 @@ def remarks(
     """
     return (
         *config.index.remarks(),
-        *_of_streams(config),
+        *of_streams(config.index, config.storage, config.eos_id),
         *(() if mixed else _of_the_batch(config, seq_len, overlap, tail)),
         *_of_the_window(config, seq_len),
         *_of_the_ranks(config, world_size),
     )
 
 
-def _of_streams(config: EngineConfig) -> Iterator[str]:
-    if config.index.is_stream and config.eos_id is None:
+def of_streams(index: DatasetIndex, storage: Storage, eos_id: int | None) -> Iterator[str]:
+    """What to say of the id that ends the documents of a stream.
+
+    Args:
+        index: of the set; only of a stream there is something to say.
+        storage: where it lies.
+        eos_id: what is to end them; None where it was not given.
+    """
+    if not index.is_stream:
+        return
+    said = said_eos(storage, index.files)
+    if eos_id is None:
+        which = ", the id that ends each of them" if said is None else f"={said.eos_id}, as {said.path} says"
         yield (
-            f"nothing tells the documents of {config.index.files[0].path} apart, so that a row group of "
-            f"{int(config.index.tokens.max()):,} tokens is shuffled as one: give eos_id, the id that ends each of them"
+            f"nothing tells the documents of {index.files[0].path} apart, so that a row group of "
+            f"{int(index.tokens.max(initial=0)):,} tokens is shuffled as one: give eos_id{which}"
+        )
+    elif said is not None and said.eos_id != eos_id:
+        yield (
+            f"{said.path} says that {said.eos_id} ends documents, and eos_id={eos_id} is given: give "
+            f"eos_id={said.eos_id}, or mend what it says"
         )
 
 

@@ -146,6 +146,11 @@ class Run:
         """Whether there are no more rows."""
         return False
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether `epoch` and `over` can be told of the next batch without waiting for anything."""
+        return True
+
     def settle(self) -> None:
         """Wait until `epoch` and `over` can be told of the next batch.
 
@@ -305,13 +310,12 @@ class SetRun(Run):
 
     def use(self, opened: OpenSet) -> None:
         """Run on a set."""
-        self.set = opened
         self.order = opened.config.order
         self._configs = {ONLY: opened.config}
         self._texts = None
         self._begun_groups = (-1, False)
         self.finish = None
-        if self.options.epochs is not None and self.is_complete:
+        if self.options.epochs is not None and opened.config.growth is None:
             self.finish = finish_of(
                 self.order,
                 opened.config.first,
@@ -321,11 +325,17 @@ class SetRun(Run):
                 seq_len=self.options.seq_len,
                 overlap=self.options.overlap,
             )
+        self.set = opened  # last: an interrupt in between leaves it to be done again
 
     @property
     def is_complete(self) -> bool:
         """Whether the set is, as far as that has been noticed."""
         return self.set.config.growth is None
+
+    @property
+    def is_settled(self) -> bool:
+        """See `Run`."""
+        return self.is_complete
 
     def settle(self) -> None:
         """See `Run`."""
@@ -530,6 +540,7 @@ class MixtureRun(Run):
         self._sources = dict(sources)
         self.names = tuple(sorted(sources))
         self._sets: dict[str, OpenSet | ParquetLoaderError] = {}
+        self._stored: dict[str, OpenSet] = {}
         self._former: dict[str, Mapping[str, Any]] = {}  # what a state has told of sources
         self._mixer: Mixer | None = None
         self._configs: dict[str, EngineConfig] = {}  # that it was made with
@@ -564,6 +575,7 @@ class MixtureRun(Run):
             if name in self._former:
                 opened = opened.as_in(self._former[name])
             self._sets[name] = opened
+            self._note_sets()
         return opened
 
     def _schedule(self, weights: Any) -> tuple[tuple[int, Weights], ...]:
@@ -690,7 +702,11 @@ class MixtureRun(Run):
     @property
     def _growing(self) -> dict[str, OpenSet]:
         """The sources that may still grow, as far as that has been noticed."""
-        return {name: each for name, each in self.sets.items() if each.config.growth is not None}
+        return {name: each for name, each in self._stored.items() if each.config.growth is not None}
+
+    def _note_sets(self) -> None:
+        """Note of which sources epoch 0 is as it is stored: each batch asks, and there may be hundreds of others."""
+        self._stored = {name: each for name, each in self.sets.items() if each.config.order.stored_first}
 
     def _grow(self) -> None:
         """Take notice of what is known of the sources by now."""
@@ -706,6 +722,7 @@ class MixtureRun(Run):
                 self._plan_for(self.plan.schedule)
                 if self.plan.limits != limits:  # the engine's threads know nothing of them
                     self.stop()
+            self._note_sets()  # last: an interrupt in between leaves it to be done again
 
     def _settle_limits(self) -> None:
         """Wait until it is known whether sources that may still grow, and may end, have enough for the next block."""
@@ -781,6 +798,7 @@ class MixtureRun(Run):
     def restore(self, saved: tuple[Any, ...]) -> None:
         """See `Run`."""
         self.progress, self._sets, self._former, self.plan, self._all_tokens = saved
+        self._note_sets()
         self._texts = None
 
     def advanced(self, batches: int) -> Progress:
@@ -819,9 +837,8 @@ class MixtureRun(Run):
         """See `Run`."""
         found: dict[str, Mapping[str, Any]] = {}
         for name in progress.drawn():
-            opened = self._sets.get(name)
-            if isinstance(opened, OpenSet) and opened.config.order.stored_first:
-                found[name] = opened.identity_at(self._had(name, progress)).values()
+            if name in self._stored:
+                found[name] = self._stored[name].identity_at(self._had(name, progress)).values()
                 continue
             if name not in self._former:
                 self._former[name] = self._open(name).identity_at(self._had(name, progress)).values()
@@ -834,9 +851,10 @@ class MixtureRun(Run):
 
     def _begins(self, progress: MixtureProgress) -> object:
         """See `Run`."""
-        stored = [name for name, each in self.sets.items() if each.config.order.stored_first]
+        if not self._stored:
+            return None
         begins = []
-        for name in set(stored) & set(progress.drawn()) if stored else ():
+        for name in self._stored.keys() & set(progress.drawn()):
             had, order = self._had(name, progress), self.config_of(name).order
             if name in self._growing:  # what was skipped may not be there yet
                 self._await(self.config_of(name), order.needed_for(had) - order.lanes + 1, name)
@@ -872,6 +890,7 @@ class MixtureRun(Run):
         further = {name: self._open(name) for name in self.needed(progress) if name not in self.sets}
         self._check_identities(state, further, sources)
         self._sets.update({name: each.as_in(sources[name]) for name, each in self.sets.items() if name in sources})
+        self._note_sets()
         if further:
             self._plan_for(self.plan.schedule)
         progress = progress.resized(self.options.seq_len, self.plan.lattice)
@@ -886,6 +905,7 @@ class MixtureRun(Run):
         for name, each in sets.items():
             if name in sources:
                 self._sets[name] = come_to = each.come_to(sources[name], lambda: self._closed)
+                self._note_sets()
                 differences += come_to.differences(sources[name], name)
         if differences:
             raise CheckpointMismatchError("the checkpoint is of another run: " + "; ".join(differences) + _ANOTHER_RUN)

@@ -64,7 +64,7 @@ class Component:
     Attributes:
         source: a folder, a file, a glob, a list of them; local or any fsspec URL. The one argument without a name.
         column: the token column.
-        eos_id: appended to every document of this source; None for nothing; ``"loader"`` for what the loader has, or
+        eos_id: of this source, see `ParquetLoader`; None for nothing; ``"loader"`` for what the loader has, or
             for nothing where ``packing="rows"`` is given here.
         packing, pad_id: ``"rows"`` where its rows are packed already, and what shorter ones are filled up with.
         max_epochs: how often it may be read; None for no end. See ``exhausted`` of `ParquetLoader`.
@@ -308,7 +308,6 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     follow = options.follow if part.follow is None else part.follow
     growth, complete = None, True
     read = _IndexReader(
-        storage,
         column=column,
         cache_dir=options.cache_dir,
         budget_bytes=options.budget_bytes,
@@ -324,7 +323,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         growth = Follower(storage, kind, read, patience)
         index, complete = growth.known
     elif part.index is None:
-        index = read(None, None)
+        index = read(storage, None, None)
     else:
         saved = None
         index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
@@ -343,6 +342,7 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     if column is not None and index.column != column:
         raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
     _check_ids(index, options.bound)
+    index.check_eos(eos_id)
     threads = threads or _worthwhile_threads(index)
     rows = None
     held_dtype = _held_dtype(
@@ -424,23 +424,21 @@ class _IndexReader:
     """Makes the index of a set, again and again while it grows.
 
     Args:
-        storage: of the set.
         options: of `index_storage`.
 
     Attributes:
         first: what the set turned out to be, which files that come later must be too.
     """
 
-    def __init__(self, storage: Storage, **options: Any) -> None:
-        self._storage = storage
+    def __init__(self, **options: Any) -> None:
         self._options = options
         self.first: EngineConfig | None = None
 
-    def __call__(self, files: list[FileInfo] | None, before: DatasetIndex | None) -> DatasetIndex:
+    def __call__(self, storage: Storage, files: list[FileInfo] | None, before: DatasetIndex | None) -> DatasetIndex:
         if before is None:
-            return index_storage(self._storage, listed=files, **self._options)
+            return index_storage(storage, listed=files, **self._options)
         given = {**self._options, "column": before.column, "format": before.format}
-        index = index_storage(self._storage, listed=files, **given)
+        index = index_storage(storage, listed=files, **given)
         if self.first is not None:
             _check_arrived(index, self.first)
         return index

@@ -467,7 +467,7 @@ class StorageContract:
 
     def test_nothing_is_a_clear_error(self, place: Place) -> None:
         place.put("other.txt", b"x")
-        with _raises(PathNotFoundError, "no Parquet file"):
+        with _raises(PathNotFoundError, "no Parquet"):
             self.open(place).list_files()
         with _raises(PathNotFoundError, ""):
             self.open(place, "absent.parquet").list_files()

@@ -70,9 +70,9 @@ def count(text: str, least: int = 0) -> int:
 
 
 def eos_id(text: str) -> int:
-    """An id that is appended to every document."""
+    """An id that ends every document."""
     if text.lower() in ("none", "null"):
-        raise argparse.ArgumentTypeError("is an id: leave it out, so that none is appended")
+        raise argparse.ArgumentTypeError("is an id: leave it out, where none ends documents")
     return count(text)
 
 
@@ -135,7 +135,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--seed", count, "of the shuffle (0)"),
         ("--column", str, "the token column, where it is not the only list of integers"),
         ("--aligned", aligned, 'columns that go with the tokens: labels,mask or, with an EOS, JSON {"labels": -100}'),
-        ("--eos-id", eos_id, "appended to every document"),
+        ("--eos-id", eos_id, "appended to every document; of raw files the id among theirs that ends each"),
         ("--packing", str, "tokens; or rows, where each document is a training row already (tokens)"),
         ("--pad-id", count, "fills up shorter rows of --packing rows"),
         ("--vocab-size", positive, "ids of this size and above are refused"),

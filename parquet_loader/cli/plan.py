@@ -34,10 +34,16 @@ read       from storage until the end of the plan, by all ranks and by the one t
 times      how often bytes are read, since ranks need parts of the same row groups
 at first   what rank 0 reads before its first batch, also after a resume from here; its tokens: of these row groups"""
 
-_OF_DOCUMENTS = """\
+_OF_CUTS = """\
 in a row           documents and pieces of them, about
 in several rows    documents that are cut by the end of a row, if all were of mean length
-cut by lanes       documents that lie in two lanes, of each epoch
+cut by lanes       documents that lie in two lanes, of each epoch"""
+
+_NOT_COUNTED = """\
+documents          of raw ids are not known before they are read, nor how rows cut them: `parquet-loader inspect` with
+                   --eos-id tells about how many there are, and how long they are"""
+
+_OF_WINDOWS = """\
 tokens of a window that are shuffled together, and which share of the set they are
 rows of it         of a lane: all rows of a document come within these
 draws              places of the set that a batch has documents from
@@ -193,7 +199,11 @@ def words_of(found: Plan) -> Iterator[str]:
         ("seen a row before", lambda source: _seen_before(source.shuffle.shown_before)),
     )
     yield ""
-    yield _OF_DOCUMENTS
+    if any(source.cuts for source in found.sources):
+        yield _OF_CUTS
+    if not all(source.cuts for source in found.sources):
+        yield _NOT_COUNTED
+    yield _OF_WINDOWS
     if found.world_sizes:
         yield ""
         yield table(

@@ -459,6 +459,7 @@ class Engine:
             functools.partial(sealed.has, elements),
             closed=lambda: self._packers is None,
             waited=self._count_growth[source],
+            stop=self._shared.stop,
         )
         self.budget.release(0)  # whoever pauses for want of what has come is to know
 
@@ -522,7 +523,7 @@ def _tasks(
         if growth is not None:
             known = growth.known
             if window is None:
-                if not growth.look():
+                if not growth.look(shared.stop):
                     yield Pause(growth.seconds, functools.partial(_has_news, growth, known))
                 continue
             if known[0] is not configs[place].index:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import ConfigError
 from ..storage.base import FileInfo, Storage
-from ..storage.kinds import KINDS, kind_of
+from ..storage.kinds import KINDS, kind_of, kinds_of
 from .arrow import ARROW
 from .base import Format
 from .parquet import PARQUET
@@ -16,7 +16,13 @@ __all__ = ["format_named", "format_of"]
 
 _FORMATS: dict[str, Format] = {each.name: each for each in (PARQUET, ARROW, RAW)}
 # How files begin, for those whose names say nothing.
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "raw"}
+_MAGIC = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+    b"\x93NUMPY": "raw",
+    b"PK\x03\x04": "raw",
+}
 
 
 def format_named(name: str) -> Format:
@@ -30,13 +36,16 @@ def format_named(name: str) -> Format:
     return _FORMATS[name]
 
 
-def format_of(storage: Storage, files: Sequence[FileInfo], name: str | None = None) -> Format:
+def format_of(
+    storage: Storage, files: Sequence[FileInfo], name: str | None = None, *, has_raw_dtype: bool = False
+) -> Format:
     """The format of a set.
 
     Args:
         storage: where it lies.
         files: what its listing gave.
         name: of the format, where it was given.
+        has_raw_dtype: whether it was said which type raw ids have.
 
     Raises:
         ConfigError: it has files of several.
@@ -50,7 +59,11 @@ def format_of(storage: Storage, files: Sequence[FileInfo], name: str | None = No
         raise ConfigError(f"a set is of one format, and this one has files of several: {examples}; name those of one")
     for kind in kinds:
         return format_named(kind)
+    if beside := sorted({kind for file in files for kind in kinds_of(file.path)}):  # named, and its data is not there
+        return format_named(beside[0])
     first = next((file for file in files if file.size), None)
     head = storage.read(first, 0, min(first.size, 8)) if first is not None else b""
-    # What begins as none of them is taken for Parquet, which says what is the matter.
-    return format_named(next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "parquet"))
+    # What begins as none of them may be anything where its type is given. Else it is taken for Parquet, which says what
+    # is the matter.
+    otherwise = "raw" if has_raw_dtype else "parquet"
+    return format_named(next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), otherwise))

@@ -118,7 +118,7 @@ def index_storage(
 ) -> DatasetIndex:
     """`build_index` over a storage that is open already, and of files that it has listed."""
     listed = storage.list_files() if listed is None else listed
-    file_format = format_of(storage, listed, format)
+    file_format = format_of(storage, listed, format, has_raw_dtype=raw_dtype is not None)
     if aligned and file_format.name == "raw":
         raise ConfigError(
             f"{storage.root} holds raw ids, and no columns beside them that could be aligned={list(aligned)!r}; "

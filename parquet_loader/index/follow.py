@@ -13,7 +13,9 @@ more will come although it is not, by the writer's marker and its heartbeat, or 
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -25,15 +27,17 @@ from ..errors import (
     FileChangedError,
     GrowthTimeoutError,
     LoaderClosedError,
+    LoaderInUseError,
     PathNotFoundError,
     WriterFailedError,
 )
-from ..interrupts import under
-from ..storage.base import FileInfo
+from ..interrupts import Turn
+from ..storage.base import FileInfo, Storage
 from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, MANIFEST_NAME, Growing
 from ..storage.local import LocalStorage
 from ..storage.remote import FsspecStorage
 from .index import DatasetIndex
+from .pinned import StoppableStorage
 
 __all__ = ["Follower", "Patience"]
 
@@ -41,8 +45,8 @@ _NOTICE_SECONDS = 0.1  # between looks at what another thread has found
 
 _logger = logging.getLogger("parquet_loader")
 
-# The index of some files, as far as they are the set's.
-ReadIndex = Callable[[list[FileInfo], "DatasetIndex | None"], DatasetIndex]
+# The index of files, which begin with those of an index that was made of them before.
+ReadIndex = Callable[[Storage, list[FileInfo], "DatasetIndex | None"], DatasetIndex]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,7 @@ class Follower:
     Args:
         storage: a folder's.
         kind: of its files, see `storage.kinds`; None for that which is there.
-        read: makes the index of files, which begin with those of an index that it made before.
+        read: makes the index of files.
         patience: how long is waited.
 
     Attributes:
@@ -115,80 +119,86 @@ class Follower:
         self._renew()
         self._index: DatasetIndex | None = None
         self._files: list[FileInfo] = []  # of which it is
-        self._looked = -self.seconds
-        self._grown = time.monotonic()
-        self._beat: tuple[str, float] = ("", self._grown)
         self._marker: Growing | None = None
         self._told = False
         self.until(lambda: self._index is not None and (self._index.total_tokens > 0 or self.known[1]))
 
     def _renew(self) -> None:
-        self._lock = threading.RLock()
+        self._turn = Turn()
         self._pid = os.getpid()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        self._looked = -math.inf
+        self._grown = time.monotonic()
+        self._has_come = False  # whether more has come since then
+        self._beat: tuple[str, float] = ("", self._grown)
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._renew()
-        self._looked = -self.seconds  # another machine's clock may tell another time
-        self._grown = time.monotonic()
-        self._beat = ("", self._grown)
+        self._renew()  # another machine's clock tells another time
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def look(self) -> bool:
-        """Look at the set, unless that was done a moment ago; whether more of it is known now.
+    def look(self, stop: threading.Event | None = None) -> bool:
+        """Look at the set, unless that was done a moment ago, or another thread is at it; whether more of it is known
+        now.
+
+        Args:
+            stop: see `Storage.read`.
 
         Raises:
             FileChangedError: a file has changed, is gone, or has come before others that were there already.
             StorageError, DataError, ConfigError: as `build_index`.
+            LoaderClosedError: ``stop`` was set.
         """
         if self._pid != os.getpid():  # another thread of the parent may have been in there when it was forked
             self._renew()
-        return under(self._lock, self._look)
+        try:
+            return self._turn.run(functools.partial(self._look, stop))
+        except LoaderInUseError:
+            return False
 
-    def _look(self) -> bool:
+    def _look(self, stop: threading.Event | None) -> bool:
         if (self._index is not None and self.known[1]) or time.monotonic() - self._looked < self.seconds:
             return False
         try:
-            seen = self._seen()
+            seen = self._seen(stop)
         finally:
             self._looked = time.monotonic()
         marker = self._marker = seen.marker
         if marker is not None and marker.updated != self._beat[0]:
             self._beat = (marker.updated, self._looked)
-        grown = self._grow(seen)
-        if grown:
+        is_first = not hasattr(self, "known")
+        if self._grow(seen, stop):
             self._grown = self._looked
+            self._has_come = not is_first
         if self._index is None:
             return False
         complete = seen.told_complete or self._is_over(seen)
-        if grown or complete:
+        # Not only where it has grown: an interrupt may have come in between.
+        has_news = complete or is_first or self._index is not self.known[0]
+        if has_news:
             self.known = self._index, complete
-        return grown or complete
+        return has_news
 
-    def _seen(self) -> _Seen:
+    def _seen(self, stop: threading.Event | None) -> _Seen:
         """What is there; of files, those before which no other can come any more."""
-        first = self._list()
+        first = self._list(stop)
         if not first.told_complete and (not first.files or first.files == self._files):
             return first
-        second = self._list()
+        second = self._list(stop)
         if first.told_complete:
             return second
         last = first.files[-1].path
         files = [file for file in second.files if file.path <= last]
         return _Seen(files, second.newest, second.marker, told_complete=False)
 
-    def _list(self) -> _Seen:
+    def _list(self, stop: threading.Event | None) -> _Seen:
         storage = self._storage
-        listing, base = storage.find_beside((GROWING_NAME, MANIFEST_NAME, *COMPLETE_NAMES))
+        listing, base = storage.find_beside((GROWING_NAME, MANIFEST_NAME, *COMPLETE_NAMES), stop)
         beside = {found.path[len(base) :]: found for each in listing.found for found in each}
         marker = None
         if GROWING_NAME in beside:
             found = beside[GROWING_NAME]
-            marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version))
+            marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
         told = MANIFEST_NAME in beside or (marker is None and any(name in beside for name in COMPLETE_NAMES))
         try:
             files = listing.data_files(base, storage.root, self._kind, follow=True)
@@ -201,19 +211,20 @@ class Follower:
         newest = max(known_times) if known_times and len(known_times) == len(times) else None
         return _Seen(files, newest, marker, told)
 
-    def _read_marker(self, file: FileInfo) -> Growing | None:
+    def _read_marker(self, file: FileInfo, stop: threading.Event | None) -> Growing | None:
         try:
-            return Growing.from_json(self._storage.read(file, 0, file.size), f"{self._storage.root}/{file.path}")
+            text = self._storage.read(file, 0, file.size, stop)
+            return Growing.from_json(text, f"{self._storage.root}/{file.path}")
         except FileChangedError:  # by its writer, just now
             return self._marker
 
-    def _grow(self, seen: _Seen) -> bool:
+    def _grow(self, seen: _Seen, stop: threading.Event | None) -> bool:
         """Take in what has come; whether something has."""
         if self._index is not None:
             self._check_files(seen.files)
         if seen.files == self._files:
             return False
-        index = self._read(seen.files, self._index)
+        index = self._read(StoppableStorage(self._storage, stop), seen.files, self._index)
         if self._index is not None and index.files[: len(self._index.files)] != self._index.files:
             raise ConfigError(
                 f"{self._storage.root} cannot be followed: its files are not read in the order of their paths"
@@ -246,8 +257,11 @@ class Follower:
         after = self._patience.complete_after
         if after is None or seen.marker is not None:
             return False
-        since = time.monotonic() - self._grown if seen.newest is None else time.time() - seen.newest
-        return since >= after
+        since_it_came = time.monotonic() - self._grown
+        if seen.newest is None:
+            return since_it_came >= after
+        # Files may come with the times of what they are copies of.
+        return time.time() - seen.newest >= after and (not self._has_come or since_it_came >= after)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,6 +271,7 @@ class Follower:
         *,
         closed: Callable[[], bool] = lambda: False,
         waited: Callable[[float], object] = lambda seconds: None,
+        stop: threading.Event | None = None,
     ) -> None:
         """Wait until something is known, and look meanwhile.
 
@@ -264,6 +279,7 @@ class Follower:
             is_known: whether it is.
             closed: whether nobody waits any more.
             waited: told the seconds that this took.
+            stop: see `look`.
 
         Raises:
             WriterFailedError: it never will be: the writer has failed, or is not heard of any more.
@@ -276,7 +292,7 @@ class Follower:
         begun = time.monotonic()
         try:
             while True:
-                self.look()
+                self.look(stop)
                 if is_known():
                     return
                 if self._looked >= begun:  # what was seen before may have been mended since

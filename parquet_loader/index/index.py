@@ -208,6 +208,20 @@ class DatasetIndex:
             )
         return tuple(found)
 
+    def check_eos(self, eos_id: int | None) -> None:
+        """Refuse an id that cannot end the documents of a stream.
+
+        Raises:
+            ConfigError: its ids are of a type that has no such id.
+        """
+        if self.is_stream and eos_id is not None:
+            dtype = self.layouts[0].dtype
+            if eos_id > np.iinfo(dtype).max:
+                raise ConfigError(
+                    f"eos_id={eos_id} ends no document of {self.files[0].path}, whose ids are {dtype}, at most "
+                    f"{np.iinfo(dtype).max:,}: give the id that does"
+                )
+
     def file_number(self, path: str) -> int | None:
         """The place of a file in `files`, by its path; None where it is not there."""
         return self._file_numbers.get(path)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ..formats.base import ENTRY_ARRAYS, FileEntry, Format
 from ..storage.base import FileInfo, Storage
 from .index import DatasetIndex
 
-__all__ = ["PinnedStorage"]
+__all__ = ["PinnedStorage", "StoppableStorage"]
 
 # Decoding counts the tokens, and an index has them counted where a footer does not tell, or tells wrongly.
 _COMPARED = [place for place, name in enumerate(ENTRY_ARRAYS) if name != "tokens"]
@@ -60,14 +61,22 @@ class _View:
         return self._storage.read(file, start, length, stop)
 
 
-class _Lenient(_View):
-    """One whose every read ends when an event is set, and in which a file may have another version: what lies beside a
-    file and tells of it is another one, too, in a copy of the set.
-    """
+class StoppableStorage(_View):
+    """One whose every read ends when an event is set."""
 
     def __init__(self, storage: Storage, stop: threading.Event | None) -> None:
         super().__init__(storage)
         self._stop = stop
+
+    def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
+        """See `Storage.read`."""
+        return self._storage.read(file, start, length, stop or self._stop)
+
+
+class _Lenient(StoppableStorage):
+    """One in which a file may have another version: what lies beside a file and tells of it is another one, too, in a
+    copy of the set.
+    """
 
     def read(self, file: FileInfo, start: int, length: int, stop: threading.Event | None = None) -> bytes:
         stop = stop or self._stop
@@ -129,6 +138,8 @@ class PinnedStorage(_View):
         index = self._index
         storage = _Lenient(self._storage, stop)
         files = [here if file.path == here.path else self._pinned.get(file.path, file) for file in index.files]
+        # The index says which files there are: what tells of them may tell of others, too.
+        files = [replace(file, is_beside=True) for file in files]
         try:
             reader = self._format.reader(storage, files, self._raw_dtype())
             entry = reader.read(here, index.column, None, [each.column for each in index.aligned])

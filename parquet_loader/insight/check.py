@@ -29,6 +29,7 @@ from ..formats.known import format_named
 from ..index.build import raw_dtype_of
 from ..index.index import DatasetIndex
 from ..options import all_cores, file_format, integer
+from ..remarks import of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -87,10 +88,11 @@ class Ends:
     Attributes:
         eos_id: the id.
         ending: documents that end with it: a loader with this ``eos_id`` would append a second one.
-        missing: documents that do not, empty ones among them.
+        missing: documents that do not, empty ones among them; of a stream the ends of row groups that cut a document
+            in two, or of files that do not end with it.
         inside: how often the id comes elsewhere.
         doubled: documents that end with two.
-        example: the first document that ends otherwise.
+        example: the first document that ends otherwise; None of a stream.
     """
 
     eos_id: int
@@ -211,6 +213,7 @@ def check(
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
     column = column or (expected.column if expected is not None else None)
     found, faults = readable_index(storage, column, workers, format, dtype)
+    found.check_eos(eos_id)
     if expected is not None:
         faults += _differences(expected, found)
     documents = int(found.rows.sum())
@@ -232,7 +235,7 @@ def check(
         kept.save()
         raise
     faults = [*faults, *run.faults()]
-    notes = [*found.remarks(), *_of_streams(found, run.ends())]
+    notes = [*found.remarks(), *of_streams(found, storage, eos_id), *_of_ends(found, run.ends())]
     unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
     changes = kept.changes(unreadable)
     if changes is not None:
@@ -275,11 +278,9 @@ def _in_processes(storage: Storage, total_bytes: int, workers: int) -> bool:
     return True
 
 
-def _of_streams(index: DatasetIndex, ends: Ends | None) -> Iterator[str]:
-    """What to say of the documents of a stream."""
-    if index.is_stream and ends is None:
-        yield "what ends a document was not given, and each row group counts as one: give eos_id to tell them apart"
-    elif index.is_stream and ends is not None and not ends.ending:
+def _of_ends(index: DatasetIndex, ends: Ends | None) -> Iterator[str]:
+    """What to say of a stream in which nothing ends with what is to end its documents."""
+    if index.is_stream and ends is not None and not ends.ending:
         yield f"the id {ends.eos_id} ends no document, and each row group counts as one: give another eos_id"
 
 
@@ -510,7 +511,7 @@ class _Check:
         of = dict(zip(FIELDS, self._state.numbers.T, strict=True))
         lacking = np.flatnonzero(of["first_eos_missing"] >= 0)
         example = None
-        if len(lacking):
+        if len(lacking) and not self._index.is_stream:
             example = self.place(int(lacking[0]), int(of["first_eos_missing"][lacking[0]]), 0)
         missing = int(of["eos_missing"].sum())
         return Ends(

@@ -28,6 +28,7 @@ from ..index.build import index_storage, raw_dtype_of
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
 from ..options import IndexLike, file_format
+from ..remarks import of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -303,6 +304,7 @@ def inspect(
         raise ConfigError(
             f"{storage.root} has no row group with rows: there is nothing in its {len(found.files)} files"
         )
+    found.check_eos(eos_id)
     if tokenizer == "files":
         from .text import open_tokenizer_of
 
@@ -341,8 +343,13 @@ def inspect(
         sampled_documents=sum(len(each.lengths) for each in looked),
         samples=tuple(_sampled(found, each, tokenizer) for each in _of_some(looked)),
         manifest=_manifest(source, storage_options, retry_seconds) or _written(storage, found),
-        remarks=found.remarks(),
-        problems=(*_left_out(left_out, found), *damaged, *_contradictions(found, looked)),
+        remarks=(*found.remarks(), *of_streams(found, storage, eos_id)),
+        problems=(
+            *_left_out(left_out, found),
+            *damaged,
+            *_contradictions(found, looked),
+            *_unended(found, looked, eos_id),
+        ),
     )
 
 
@@ -549,6 +556,20 @@ def _contradictions(index: DatasetIndex, looked: list[_Looked]) -> Iterator[str]
             f"{first.least:,} to {first.most:,}, and from {int(index.min_id[group]):,} to "
             f"{int(index.max_id[group]):,} by its footer; the data is damaged, the footer is, or its writer was wrong: "
             "`parquet-loader check` tells all such row groups and documents"
+        )
+
+
+def _unended(index: DatasetIndex, looked: list[_Looked], eos_id: int | None) -> Iterator[str]:
+    """That nothing of a stream ends with what was said to end its documents."""
+    if (
+        index.is_stream
+        and looked
+        and eos_id is not None
+        and not any((each.last_ids == eos_id).any() for each in looked)
+    ):
+        yield (
+            f"the id {eos_id} ends no document in {sum(int(each.lengths.sum()) for each in looked):,} tokens that were "
+            "read, so that each row group counts as one document: give the eos_id that these files hold"
         )
 
 

@@ -51,7 +51,7 @@ def readable_index(
         StorageError: no file can be read.
     """
     listed, lost = storage.list_readable() if isinstance(storage, LocalStorage) else (storage.list_files(), {})
-    file_format = format_of(storage, listed, format)
+    file_format = format_of(storage, listed, format, has_raw_dtype=raw_dtype is not None)
     reader = file_format.reader(storage, listed, raw_dtype)
     files = reader.files
     read = read_entries(reader, files, column, Counting(CountingBudget(_COUNTING_BYTES), False), threads)

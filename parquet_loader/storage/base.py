@@ -11,10 +11,11 @@ folder that all of it lies under; a file is known by its path relative to that r
 
 Folders and globs give the files of one kind at any depth, ``*.parquet`` for instance (`kinds`), passing over every file
 and folder whose name starts with ``_`` or ``.`` (temporaries, ``_SUCCESS``, checksums). A file named outright is taken
-as it is. Links are followed as though
-what they point to lay in their place, except a link back to a folder that it lies in. In a glob ``*``, ``?`` and
-``[...]`` match within a name, and ``**`` stands for any number of folders; a path that exists is never taken for a
-glob, so that a folder may be called ``a[1]``.
+as it is, and with a file of raw ids comes what lies beside it and tells of it. A path that is none, and is one with
+``.idx`` behind it, means that: Megatron's sets go by such names. Links are followed as though what they point to lay in
+their place, except a link back to a folder that it lies in. In a glob ``*``, ``?`` and ``[...]`` match within a name,
+and ``**`` stands for any number of folders; a path that exists is never taken for a glob, so that a folder may be
+called ``a[1]``.
 
 Every read names the size and version (modification time, ETag) that the file had when it was listed, and fails where
 they are others afterwards: tokens of a replaced file are never read in silence. Looking after the read and not before
@@ -27,13 +28,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
 from .growing import GROWING_NAME, MANIFEST_NAME
-from .kinds import is_data, is_hidden, kind_of, of_one_kind, patterns
+from .kinds import beside, is_data, is_hidden, kind_of, of_one_kind, patterns
 
 __all__ = [
     "WILDCARD",
@@ -59,11 +60,14 @@ class FileInfo:
         path: POSIX path relative to the storage's root.
         size: bytes.
         version: changes whenever the content does, as far as the filesystem tells: an ETag or a modification time.
+        is_beside: whether the source does not name it, nor a folder above it, but a file of which it may tell. It may
+            then tell of others, too, that are not meant.
     """
 
     path: str
     size: int
     version: str
+    is_beside: bool = field(default=False, compare=False)
 
 
 @runtime_checkable
@@ -174,6 +178,7 @@ class Found:
         version: as in `FileInfo`.
         is_named: whether the entry names it, outright or by a glob that matches the file, and not a folder above it.
         modified: when it was written, in seconds since 1970; None where the filesystem does not tell.
+        is_beside: as in `FileInfo`.
     """
 
     path: str
@@ -181,6 +186,7 @@ class Found:
     version: str
     is_named: bool
     modified: float | None = None
+    is_beside: bool = False
 
 
 _TELL_OF_GROWTH = ("/" + GROWING_NAME, "/" + MANIFEST_NAME)
@@ -214,6 +220,12 @@ class Listing:
             self.passed_over.append(path.rsplit("/", 1)[-1])
         return wanted
 
+    def beside(self) -> list[str]:
+        """Where that may lie, beside the files that are named, which tells of them; less what was found."""
+        every = [found for each in self.found for found in each]
+        places = {place for found in every if found.is_named for place in beside(found.path)}
+        return sorted(places - {found.path for found in every})
+
     def data_files(self, root: str, shown: str, kind: str | None, *, follow: bool = False) -> list[FileInfo]:
         """The files of one kind by path, of a source that is shown as ``shown``; says clearly when there are none.
 
@@ -242,7 +254,7 @@ class Listing:
                 raise StorageError(f"the name of {os.fsencode(path)!r} is not UTF-8; rename it") from None
             if found.is_named:
                 named.add(relative)
-            files[relative] = FileInfo(path=relative, size=found.size, version=found.version)
+            files[relative] = FileInfo(path=relative, size=found.size, version=found.version, is_beside=found.is_beside)
         if not any(kind_of(path) or path in named for path in files):
             others = sorted([*self.passed_over, *(found.path.rsplit("/", 1)[-1] for found in every)])
             seen = ", ".join(others[:5])

@@ -4,6 +4,7 @@
     arrow     *.arrow *.feather *.ipc *.arrows   state.json and dataset_dict.json, as Hugging Face's `datasets` writes
     raw       *.bin *.npy                        meta.json, and *.idx for Megatron's
 
+What lies beside is listed with a folder; where files are named, outright or by a glob, it is looked for (`beside`).
 A name alone does not say that a ``.bin`` holds token ids: beside Parquet or Arrow files it is somebody else's.
 """
 
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 from ..errors import ConfigError
 
-__all__ = ["KINDS", "is_data", "is_hidden", "kind_of", "kinds_of", "of_one_kind", "patterns"]
+__all__ = ["KINDS", "beside", "is_data", "is_hidden", "kind_of", "kinds_of", "of_one_kind", "patterns"]
 
 _SUFFIXES = {
     "parquet": (".parquet",),
@@ -61,6 +62,20 @@ def kinds_of(path: str) -> set[str]:
         for kind in KINDS
         if name.endswith(_SUFFIXES[kind]) or name in _BESIDE[kind] or name.endswith(_BESIDE_SUFFIXES[kind])
     }
+
+
+def beside(path: str) -> tuple[str, ...]:
+    """What tells of a file of raw ids, if it is there, or of what it tells itself.
+
+    >>> beside("a/b.bin"), beside("a/b.idx"), beside("a/b.parquet")
+    (('a/meta.json', 'a/b.idx'), ('a/b.bin',), ())
+    """
+    if path.endswith(".idx"):
+        return (path.removesuffix(".idx") + ".bin",)
+    if kind_of(path) != "raw":
+        return ()
+    meta = path[: path.rfind("/") + 1] + "meta.json"
+    return (meta, path.removesuffix(".bin") + ".idx") if path.endswith(".bin") else (meta,)
 
 
 def is_data(inside: str) -> bool:

@@ -52,22 +52,33 @@ class LocalStorage:
         return "\n".join(sorted(entry.path for entry in self._entries))
 
     def list_files(self) -> list[FileInfo]:
-        return self.find(is_data).data_files(self._base, self.root, self._kind)
+        return self._data_files(None)
 
     @property
     def is_folder(self) -> bool:
         """Whether it is one folder, and not a file, a glob, or several."""
         return [entry.kind for entry in self._entries] == ["folder"]
 
-    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
-        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
+    def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with.
+
+        Args:
+            names: of files that are wanted too.
+            stop: as for `read`.
+        """
         return self.find(lambda inside: is_data(inside) or inside in names), self._base
 
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
         """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
         lost: dict[str, StorageError] = {}
-        files = self.find(is_data, lost).data_files(self._base, self.root, self._kind)
+        files = self._data_files(lost)
         return files, {path[len(self._base) :]: error for path, error in lost.items()}
+
+    def _data_files(self, lost: dict[str, StorageError] | None) -> list[FileInfo]:
+        listing = self.find(is_data, lost)
+        beside = [(path, status) for path in listing.beside() if (status := status_of(path)) is not None]
+        listing.found.append([_found(path, status, is_beside=True) for path, status in beside])
+        return listing.data_files(self._base, self.root, self._kind)
 
     def find(self, wants: Callable[[str], bool], lost: dict[str, StorageError] | None = None) -> Listing:
         """All files that are wanted, of whatever kind; ``lost`` is given those that cannot be looked at."""
@@ -83,7 +94,7 @@ class LocalStorage:
                     lost[path] = error
                     continue
                 if status is not None:
-                    found.append(Found(path, status.st_size, str(status.st_mtime_ns), is_named, status.st_mtime))
+                    found.append(_found(path, status, is_named=is_named))
             listing.found.append(sorted(found, key=lambda each: each.path))
         return listing
 
@@ -120,6 +131,10 @@ class LocalStorage:
         if len(data) != length:
             raise StorageError(f"{path} has {file.size:,} bytes: there are no {length:,} from byte {start:,} on")
         return data
+
+
+def _found(path: str, status: os.stat_result, *, is_named: bool = False, is_beside: bool = False) -> Found:
+    return Found(path, status.st_size, str(status.st_mtime_ns), is_named, status.st_mtime, is_beside)
 
 
 def _read_range(descriptor: int, start: int, length: int) -> bytes:
@@ -164,6 +179,8 @@ def _local_entry(path: str) -> Entry:
         if WILDCARD.search(path):
             return entry_of(path, "glob")
         _refuse_broken_link(path, error)
+        if os.path.isfile(path + ".idx"):
+            return entry_of(path + ".idx", "file")
         raise PathNotFoundError(f"there is no {path}; check the path, or the mount it is on") from error
     except OSError as error:
         raise local_error("look at", path, error) from error

@@ -132,9 +132,11 @@ class FsspecStorage:
         try:
             kind = self._info(path)["type"]
         except PathNotFoundError:
-            if not is_glob:
-                raise
-            return entry_of(path, "glob")
+            if is_glob:
+                return entry_of(path, "glob")
+            if self._info_if_there(path + ".idx") is not None:
+                return entry_of(path + ".idx", "file")
+            raise
         # To fsspec every web address is a file, a web server's page that lists a folder too.
         if kind == "directory" or (
             not path.endswith(".parquet") and self._call(path, lambda until: self._run("isdir", path, until=until))
@@ -143,22 +145,36 @@ class FsspecStorage:
         return entry_of(path, "file")
 
     def list_files(self) -> list[FileInfo]:
-        return self.find(is_data).data_files(self._base, self.root, self._kind)
+        listing = self.find(is_data)
+        beside = self._those_there(listing.beside())
+        listing.found.append(
+            [Found(path, info.get("size"), _version(info), False, _modified(info), True) for path, info in beside]
+        )
+        return listing.data_files(self._base, self.root, self._kind)
 
     @property
     def is_folder(self) -> bool:
         """Whether it is one folder, and not a file, a glob, or several."""
         return [entry.kind for entry in self._entries] == ["folder"]
 
-    def find_beside(self, names: Collection[str]) -> tuple[Listing, str]:
-        """The data files, and those of such names that lie right in the folder; and what their paths begin with."""
-        return self.find(lambda inside: is_data(inside) or inside in names), self._base
+    def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
+        """The data files, and those of such names that lie right in the folder; and what their paths begin with.
 
-    def find(self, wants: Callable[[str], bool]) -> Listing:
-        """All files that are wanted, of whatever kind."""
+        Args:
+            names: of files that are wanted too.
+            stop: as for `read`.
+        """
+        return self.find(lambda inside: is_data(inside) or inside in names, stop, times=True), self._base
+
+    def find(
+        self, wants: Callable[[str], bool], stop: threading.Event | None = None, *, times: bool = False
+    ) -> Listing:
+        """All files that are wanted, of whatever kind; with ``times`` also when they were written. ``stop`` is as for
+        `read`.
+        """
         listing = Listing(wants)
         wanted: dict[str, Mapping[str, Any]] = {}
-        found_by_entry = self._all_at_once(self._find, self._entries)
+        found_by_entry = self._all_at_once(functools.partial(self._find, stop=stop), self._entries)
         for entry, (found, _) in zip(self._entries, found_by_entry, strict=True):
             files = ((path, info) for path, info in found.items() if info["type"] != "directory" and path[-1] != "/")
             wanted.update((path, info) for path, info in files if listing.wants(path, entry))
@@ -177,20 +193,22 @@ class FsspecStorage:
                         wanted[path].get("size"),
                         _version(wanted[path]),
                         path in named,
-                        _modified(wanted[path]),
+                        _modified(wanted[path]) if times else None,
                     )
                     for path in sorted(wanted.keys() & found.keys())
                 ]
             )
         return listing
 
-    def _find(self, entry: Entry) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
+    def _find(self, entry: Entry, stop: threading.Event | None) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
         """What an entry leads to, and which of that it names itself."""
         if entry.kind == "file":
             return {entry.path: self._info(entry.path)}, {entry.path}
 
         def ask(name: str, path: str) -> dict[str, Mapping[str, Any]]:
-            return dict(self._call(path, lambda until: self._run(name, path, detail=True, until=until)))
+            return dict(
+                self._call(path, lambda until: self._run(name, path, detail=True, until=until, stop=stop), stop)
+            )
 
         self.filesystem.invalidate_cache()  # a listing must show what is there now
         if entry.kind == "folder":
@@ -208,6 +226,34 @@ class FsspecStorage:
 
     def _info(self, path: str) -> Mapping[str, Any]:
         return self._call(path, lambda until: self._look(path, until))
+
+    def _info_if_there(self, path: str) -> Mapping[str, Any] | None:
+        """None where there is nothing, or nothing that may be looked at: stores deny what is not there, too."""
+
+        def look(until: float | None) -> Mapping[str, Any] | None:
+            try:
+                return self._look(path, until)
+            except Exception as error:
+                is_denied = isinstance(error, PermissionError) or http_status(error) in (401, 403)
+                is_gone = isinstance(error, FileNotFoundError) and is_not_there(error, self._scheme)
+                if (is_denied and not is_expired(error)) or is_gone:
+                    return None
+                raise
+
+        return self._call(path, look)
+
+    def _those_there(self, paths: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+        """Those of some files that are there. Folders of globs are listed, rather than each asked for."""
+        if all(entry.kind == "glob" for entry in self._entries):
+            folders = sorted({path.rpartition("/")[0] for path in paths})
+            names = self._all_at_once(self._names_in, folders)
+            there = set().union(*names)
+            paths = [path for path in paths if path in there]
+        infos = self._all_at_once(self._info_if_there, paths)
+        return [(path, info) for path, info in zip(paths, infos, strict=True) if info is not None]
+
+    def _names_in(self, folder: str) -> list[str]:
+        return self._call(folder, lambda until: list(self._run("ls", folder, detail=False, until=until)))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 

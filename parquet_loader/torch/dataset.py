@@ -295,7 +295,7 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         PyTorch warns of that where it was asked for the length of a DataLoader with several workers.
 
         Raises:
-            TypeError: of a mixture, which has no epochs.
+            TypeError: of a mixture, which has no epochs, or of a set that is still being written.
         """
         return len(self._open())
 
@@ -486,14 +486,18 @@ class TokenDataset(IterableDataset[dict[str, Any]]):
         return self._loader
 
     def _keep_index(self, loader: ParquetLoader) -> None:
-        """For loaders of other processes: an index is read once."""
+        """For loaders of other processes: an index is read once, except of a set that is followed."""
+        follow = self._options.follow
         if not isinstance(self._source, Mapping):
-            self._options = replace(self._options, index=loader.index)
+            if not follow:
+                self._options = replace(self._options, index=loader.index)
             return
         sources = dict(self._source)
         for name, index in loader.indexes.items():
-            part = sources[name]
-            sources[name] = replace(part if isinstance(part, Component) else Component(part), index=index)
+            given = sources[name]
+            part = given if isinstance(given, Component) else Component(given)
+            if not (follow if part.follow is None else part.follow):
+                sources[name] = replace(part, index=index)
         self._source = sources
 
     def _check_not_taken(self) -> None:

@@ -19,6 +19,7 @@ from raw_sets import flat, random_files, write_llm_c, write_megatron, write_shar
 from parquet_loader import (
     Component,
     ConfigError,
+    DataError,
     DatasetIndex,
     FileChangedError,
     ParquetLoader,
@@ -26,6 +27,7 @@ from parquet_loader import (
     merge_checkpoints,
 )
 from parquet_loader.formats.raw import entries
+from parquet_loader.insight import check, inspect
 from parquet_loader.storage import open_storage
 
 EOS = 0
@@ -146,11 +148,55 @@ def test_a_file_without_a_header_is_cut_into_row_groups_of_equal_size(tmp_path: 
 def test_a_stream_without_an_eos_is_one_document_a_row_group_and_that_is_said(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "set", [[[1, 2], [3]], [[4] * 50]], eos_id=EOS)
     with ParquetLoader(folder, **OPTIONS) as loader:
-        (said,) = [each for each in loader.remarks() if "give eos_id" in each]
+        (said,) = [each for each in loader.remarks() if "give eos_id=0, as meta.json says" in each]
         assert "a row group of 51 tokens is shuffled as one" in said
         assert all(len(each) <= 51 for each in documents_in(loader.index, folder))
     with ParquetLoader(folder, **OPTIONS, eos_id=EOS) as loader:
         assert not [each for each in loader.remarks() if "give eos_id" in each]
+
+
+@pytest.mark.parametrize("key", ["eos_token_id", "eos_id", "eot_token", "eod_id"])
+def test_the_eos_id_that_a_meta_json_says_is_named_and_another_one_is_remarked_on(tmp_path: Path, key: str) -> None:
+    folder = write_shards(tmp_path / "set", [[[1, 2], [3]], [[4] * 50]], eos_id=EOS)
+    chunks = [{"file": each["file"], "dtype": "uint16"} for each in json.loads((folder / "meta.json").read_text())]
+    (folder / "meta.json").write_text(json.dumps({key: EOS, "chunks": chunks}))
+    for eos_id, remark in ((None, "give eos_id=0, as meta.json says"), (7, "meta.json says that 0 ends documents")):
+        with ParquetLoader(folder, **OPTIONS, eos_id=eos_id) as loader:
+            assert [each for each in loader.remarks() if remark in each]
+        assert [each for each in inspect(folder, eos_id=eos_id).remarks if remark in each]
+        assert [each for each in check(folder, eos_id=eos_id).notes if remark in each]
+    with ParquetLoader(folder, **OPTIONS, eos_id=EOS) as loader:
+        assert not [each for each in loader.remarks() if "eos_id" in each]
+    (folder / "meta.json").unlink()
+    with ParquetLoader(folder, **OPTIONS, raw_dtype="uint16") as loader:
+        assert [each for each in loader.remarks() if "give eos_id, the id that ends each of them" in each]
+
+
+def test_the_example_of_a_meta_json_in_the_docs_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/formats.md").read_text()
+    meta = json.loads(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
+    for chunk in meta["chunks"]:
+        chunk["tokens"] = 9
+        np.arange(1, 10, dtype=meta["dtype"]).tofile(tmp_path / chunk["file"])
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert build_index(tmp_path).tokens.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("key", ["tokens", "num_tokens", "n_tokens"])
+def test_a_count_of_ids_that_does_not_match_is_refused_and_that_of_all_files_is_none_of_one(
+    tmp_path: Path, key: str
+) -> None:
+    folder = write_shards(tmp_path / "set", [[[1, 2], [3]], [[4] * 50]], eos_id=EOS)
+    counts = [5, 51]
+    chunks = [{"file": f"chunk_{number:06d}.bin", "dtype": "uint16"} for number in range(2)]
+    (folder / "meta.json").write_text(json.dumps({key: 56, "chunks": chunks}))
+    assert build_index(folder).tokens.tolist() == counts
+    chunks = [each | {key: count} for each, count in zip(chunks, counts, strict=True)]
+    (folder / "meta.json").write_text(json.dumps({key: 56, "chunks": chunks}))
+    assert build_index(folder).tokens.tolist() == counts
+    (folder / "meta.json").write_text(json.dumps([chunks[0], chunks[1] | {key: 50}]))
+    with pytest.raises(DataError, match=r"chunk_000001\.bin: it holds 51 ids of uint16, where meta\.json says 50"):
+        build_index(folder)
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from raw_sets import write_llm_c, write_megatron, write_shards
 
@@ -27,6 +29,7 @@ from parquet_loader import (
     build_index,
 )
 from parquet_loader.formats.base import ENTRY_ARRAYS
+from parquet_loader.insight import check, inspect
 
 EOS = 0
 VOCAB_SIZE = 300
@@ -90,7 +93,7 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         shards,
         lambda to: (to / "chunk_000001.bin").unlink(),
         PathNotFoundError,
-        "names 'chunk_000001.bin', which is not",
+        "names 'chunk_000001.bin', which is not there: fetch it",
     ),
     (shards, lambda to: set_meta(to, dtype="float32"), ConfigError, "ids of float32 and .* of uint16"),
     (
@@ -113,19 +116,34 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         DataError,
         r"meta\.json: 'tokens' should be a whole number, got 6\.0",
     ),
-    (shards, lambda to: set_meta(to, file="../outside.bin"), PathNotFoundError, r"names '\.\./outside\.bin', which is"),
+    (
+        shards,
+        lambda to: set_meta(to, file="../outside.bin"),
+        PathNotFoundError,
+        r"names '\.\./outside\.bin', which does not lie below its folder: .* such as 'outside\.bin'",
+    ),
     (
         shards,
         lambda to: set_meta(to, file=str(to.parent / "outside.bin")),
         PathNotFoundError,
-        "outside.bin', which is not",
+        "/outside.bin', which does not lie below its folder",
     ),
-    (shards, lambda to: set_meta(to, file="meta.json"), PathNotFoundError, r"names 'meta\.json', which is not"),
+    (
+        shards,
+        lambda to: set_meta(to, file="meta.json"),
+        PathNotFoundError,
+        r"names 'meta\.json', which has no name of a file",
+    ),
     (shards, lambda to: set_meta(to, file="chunk_000001.bin"), DataError, r"it names 'chunk_000001\.bin' twice"),
     (shards, lambda to: (to / "meta.json").write_text("[" * 100_000), DataError, r"meta\.json: cannot be read"),
     (shards, lambda to: (to / "meta.json").write_text('{"a":' * 100_000), DataError, r"meta\.json: cannot be read"),
     (shards, lambda to: (to / "meta.json").write_text("[" + "9" * 10_000 + "]"), DataError, r"meta\.json: "),
-    (shards, lambda to: (to / "meta.json").write_text("[]"), DataError, 'should have an entry with its "file"'),
+    (
+        shards,
+        lambda to: (to / "meta.json").write_text("[]"),
+        DataError,
+        r'such as \{"file": "chunk_000000\.bin", "dtype"',
+    ),
     (
         shards,
         lambda to: write_llm_c(to / "chunk_000000.bin", [1], wide=True),
@@ -142,7 +160,13 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         r"train\.bin: its header .* 4 ids of uint16 .* and 6 bytes",
     ),
     (llm_c, lambda to: pack_at(to / "train.bin", 8, "<i", -4), DataError, "says that -4 ids"),
-    (llm_c, lambda to: pack_at(to / "train.bin", 4, "<i", 2), ConfigError, "does not say of which type"),
+    (
+        llm_c,
+        lambda to: pack_at(to / "train.bin", 4, "<i", 2),
+        DataError,
+        r"a header of llm\.c .* of version 2, and version 1",
+    ),
+    (llm_c, lambda to: cut(to / "train.bin", 1000), DataError, "says that 4 ids of uint16 follow, and 0 bytes do"),
     (
         llm_c,
         lambda to: write_llm_c(to / "val.bin", [1], wide=True),
@@ -162,7 +186,7 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         r"array of shape \(2, 2\).*reshape\(-1\)",
     ),
     (npy, lambda to: np.save(to / "a.npy", np.ones((2, 2), "<u2").T), DataError, "columns first"),
-    (npy, lambda to: np.save(to / "a.npy", np.array(7, "<u2")), DataError, r"array of shape \(\)"),
+    (npy, lambda to: np.save(to / "a.npy", np.array(7, "<u2")), DataError, "a single number, where ids are one row"),
     (
         npy,
         lambda to: np.save(to / "a.npy", np.ones(3, ">u2")),
@@ -180,6 +204,18 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
         DataError,
         "its header cannot be read",
     ),
+    (
+        npy,
+        lambda to: (to / "a.npy").write_bytes(b"\x93NUMPY\x04\x00" + bytes(99)),
+        DataError,
+        r"its header cannot be read \(.*version",
+    ),
+    (
+        npy,
+        lambda to: (to / "a.npy").write_bytes(b"\x93NUMPY\x01\x00\x20\x00{'descr': f(), 'a': 1}".ljust(42)),
+        DataError,
+        r"its header cannot be read \(malformed node or string[^<]*\)",
+    ),
     # Megatron's
     (megatron, lambda to: (to / "0.idx").write_bytes(b"x" * 99), DataError, r"0\.idx: not an index of Megatron's"),
     (megatron, lambda to: cut(to / "0.idx", 1), DataError, "too few for the 4 sequences and 3 entries"),
@@ -189,9 +225,10 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], object], type[Parquet
     (megatron, lambda to: pack_at(to / "0.idx", 17, "<b", 4), DataError, "sequences do not lie one after the other"),
     (megatron, lambda to: pack_at(to / "0.idx", HEAD, "<i", -1), DataError, "sequences do not lie one after the other"),
     (megatron, lambda to: pack_at(to / "0.idx", HEAD + 16 + 8, "<q", 9), DataError, "sequences do not lie one after"),
-    (megatron, lambda to: pack_at(to / "0.idx", -8, "<q", 5), DataError, "there is one that ends with 5"),
-    (megatron, lambda to: pack_at(to / "0.idx", -24, "<q", 1), DataError, "should begin with sequence 0"),
-    (megatron, lambda to: pack_at(to / "0.idx", -16, "<q", -3), DataError, "should begin with sequence 0"),
+    (megatron, lambda to: pack_at(to / "0.idx", -8, "<q", 5), DataError, "in order, and the last one ends with 5"),
+    (megatron, lambda to: pack_at(to / "0.idx", -24, "<q", 1), DataError, "in order, and the first one begins with 1"),
+    (megatron, lambda to: pack_at(to / "0.idx", -16, "<q", -3), DataError, "in order, and after 0 comes -3"),
+    (megatron, lambda to: pack_at(to / "0.idx", -16, "<q", 9), DataError, "in order, and after 9 comes 4"),
     (megatron, lambda to: cut(to / "0.bin", 2), DataError, r"0\.idx: its documents hold 4 ids .* 0\.bin has 6 bytes"),
     (megatron, lambda to: cut(to / "0.bin", 1), DataError, r"0\.idx: its documents hold 4 ids .* 0\.bin has 7 bytes"),
     (megatron, lambda to: write_megatron(to / "0", [[[1]]], modes=True), DataError, "a mode for each sequence"),
@@ -247,13 +284,95 @@ def test_a_raw_dtype_that_the_files_contradict_is_refused(tmp_path: Path, make: 
         build_index(tmp_path / "set", raw_dtype="uint32")
 
 
-def test_megatrons_ids_alone_are_a_stream_of_the_given_type(tmp_path: Path) -> None:
+def test_megatrons_ids_without_their_index_are_a_stream_of_the_given_type(tmp_path: Path) -> None:
     megatron(tmp_path / "set")
-    with pytest.raises(ConfigError, match=r"give raw_dtype='uint16' .* the folder where 1\.idx lies"):
+    (tmp_path / "set" / "1.idx").unlink()
+    with pytest.raises(ConfigError, match=r"give raw_dtype='uint16' .* or put 1\.idx beside it"):
         build_index(tmp_path / "set" / "1.bin")
     assert build_index(tmp_path / "set" / "1.bin", raw_dtype="uint16").is_stream
+    (tmp_path / "set" / "0.bin").unlink()
     with pytest.raises(PathNotFoundError, match=r"0\.bin, which it tells of, is not there"):
-        build_index(tmp_path / "set" / "0.idx", format="raw")
+        build_index(tmp_path / "set" / "0.idx")
+
+
+def parquet_bytes(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1, 2]]}), path)
+
+
+def arrow_bytes(path: Path) -> None:
+    table = pa.table({"tokens": [[1, 2]]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def npz_bytes(path: Path) -> None:
+    np.savez(path.with_suffix(".npz"), a=np.ones(9))
+    path.with_suffix(".npz").rename(path)
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (parquet_bytes, r"a Parquet file: name it \.parquet, or give format='parquet' and no raw_dtype"),
+        (arrow_bytes, r"an Arrow file: name it \.arrow, or give format='arrow' and no raw_dtype"),
+        (lambda path: path.write_bytes(b"MMIDIDX\x00\x00" + bytes(99)), "an index of Megatron's: name it .idx"),
+        (npz_bytes, r"a zip archive, as \.npz files are: unpack it"),
+        (lambda path: path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(60)), "compressed by zstd"),
+        (lambda path: path.write_bytes(b"<!DOCTYPE html><html></html>"), "a web page"),
+        (lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), "a Git LFS pointer"),
+    ],
+)
+@pytest.mark.parametrize("name", ["x.bin", "x.u8"])
+def test_what_is_no_raw_ids_is_not_read_as_such_whatever_its_name(
+    tmp_path: Path, write: Callable[[Path], object], what: str, name: str
+) -> None:
+    write(tmp_path / name)
+    with pytest.raises(DataError, match=f"it holds no raw ids; it is {what}"):
+        build_index(tmp_path / name, raw_dtype="uint8", format="raw")
+
+
+def test_what_they_say_it_is_can_be_read_as_they_say(tmp_path: Path) -> None:
+    parquet_bytes(tmp_path / "p.bin")
+    arrow_bytes(tmp_path / "a.bin")
+    assert build_index(tmp_path / "p.bin", format="parquet").total_tokens == 2
+    assert build_index(tmp_path / "a.bin", format="arrow").total_tokens == 2
+
+
+def test_an_npz_is_told_to_be_unpacked_and_what_comes_of_that_is_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.arange(9, dtype="<u2"))
+    with pytest.raises(DataError, match=r"unpack it, numpy\.load\(path\)\[name\], and save each as \.npy"):
+        build_index(tmp_path / "x.npz")
+    np.save(tmp_path / "a.npy", np.load(tmp_path / "x.npz")["a"])
+    assert build_index(tmp_path / "a.npy").total_tokens == 9
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_npy_of_every_version_is_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array(file, np.arange(9, dtype="<u2"), version=version)
+    index = build_index(tmp_path)
+    assert (index.total_tokens, index.layouts[0].dtype) == (9, np.uint16)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.npy"])
+def test_files_without_an_id_are_said_to_be_empty(tmp_path: Path, name: str) -> None:
+    none = np.empty(0, "<u2")
+    np.save(tmp_path / name, none) if name.endswith(".npy") else none.tofile(tmp_path / name)
+    with pytest.raises(ConfigError, match="holds no token: its 1 files are empty"):
+        ParquetLoader(tmp_path / name, **OPTIONS, raw_dtype="uint16")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32"])
+def test_an_eos_id_that_no_id_of_the_type_can_be_is_refused(tmp_path: Path, dtype: str) -> None:
+    write_shards(tmp_path / "set", [[[1, 2], [3]], [[4] * 9]], eos_id=EOS, dtype=dtype)
+    most = int(np.iinfo(dtype).max)
+    given = {"eos_id": most + 1, "vocab_size": most + 2, "dtype": "int64"}
+    with pytest.raises(ConfigError, match=rf"eos_id={most + 1} ends no document .*, whose ids are {dtype}, at most"):
+        ParquetLoader(tmp_path / "set", **OPTIONS | given)
+    for look in (check, inspect):
+        with pytest.raises(ConfigError, match=f"eos_id={most + 1} ends no document"):
+            look(tmp_path / "set", eos_id=most + 1)
+    ParquetLoader(tmp_path / "set", **OPTIONS | given | {"eos_id": most}).close()
 
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
@@ -276,6 +395,59 @@ def test_an_id_out_of_range_is_an_error_that_tells_where(tmp_path: Path, dtype: 
         message = rf"chunk_000000\.bin, row group 0.*token 4 has token id {value}, outside \[0, 300\)"
         with pytest.raises(DataError, match=message):
             list(loader)
+
+
+def negative_shards(folder: Path, dtype: str) -> None:
+    write_shards(folder, [[[1, 2], [3, -1]], [[4] * 9]], eos_id=EOS, dtype=dtype)
+
+
+def negative_bin(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    np.array([1, 2, EOS, 3, -1, EOS], dtype).tofile(folder / "train.bin")
+
+
+def negative_npy(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    np.save(folder / "a.npy", np.array([1, 2, EOS, 3, -1, EOS], dtype))
+
+
+def negative_megatron(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    write_megatron(folder / "0", [[[1, 2]], [[3, -1]]], dtype=dtype)
+
+
+def negative_arrow(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    table = pa.table({"tokens": pa.array([[1, 2], [3, -1]], pa.list_(pa.from_numpy_dtype(dtype)))})
+    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+
+
+def negative_parquet(folder: Path, dtype: str) -> None:
+    folder.mkdir()
+    table = pa.table({"tokens": pa.array([[1, 2], [3, -1]], pa.list_(pa.from_numpy_dtype(dtype)))})
+    pq.write_table(table, folder / "a.parquet", write_statistics=False)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize(
+    "make",
+    [negative_shards, negative_bin, negative_npy, negative_megatron, negative_arrow, negative_parquet],
+)
+def test_negative_ids_of_any_type_and_format_are_refused_whatever_the_vocabulary(
+    tmp_path: Path, make: Callable[[Path, str], None], dtype: str
+) -> None:
+    """Also where the ids are held in two bytes, in which -1 would be 65535."""
+    make(tmp_path / "set", dtype)
+    raw_dtype = dtype if make is negative_bin else None
+    for vocab_size in (None, 100, 300, 40_000, 65_536, 70_000):
+        for eos_id in (None, EOS):
+            given = {"vocab_size": vocab_size, "eos_id": eos_id, "shuffle": False, "raw_dtype": raw_dtype}
+            with (
+                pytest.raises(DataError, match=r"has token id -1.*, outside \[0, "),
+                ParquetLoader(tmp_path / "set", **OPTIONS | given) as loader,
+            ):
+                list(loader)
 
 
 def test_columns_are_not_to_be_had_of_raw_files(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from raw_sets import flat, random_files, write_megatron, write_shards
 
 from parquet_loader import ConfigError, ParquetLoader
 from parquet_loader.cli.main import main
+from parquet_loader.formats.raw import entries
 from parquet_loader.insight import check, find, inspect, open_run, plan, show, which
 from parquet_loader.options import LoaderOptions
 
@@ -77,7 +78,7 @@ def test_check_counts_documents_and_finds_what_is_wrong(folder: Path, files: lis
     if is_stream:
         told = check(folder, vocab_size=500)
         assert told.documents == len(files)
-        assert any("give eos_id to tell them apart" in note for note in told.notes)
+        assert any("give eos_id=0, as meta.json says" in note for note in told.notes)
         told = check(folder, vocab_size=500, eos_id=499)
         assert any("the id 499 ends no document" in note for note in told.notes)
 
@@ -91,6 +92,27 @@ def test_damage_is_found_where_it_is(folder: Path) -> None:
         faults
     )
     assert faults
+
+
+def test_where_row_groups_cut_documents_is_told_apart_from_documents_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(entries, "GROUP_TOKENS", 25)
+    write_shards(tmp_path / "set", [[[1] * 9] * 10], eos_id=EOS)
+    report = check(tmp_path / "set", eos_id=EOS)
+    assert report.ends is not None
+    # Of the borders after 25, 50 and 75 tokens two lie within a document.
+    assert (report.ends.ending, report.ends.missing, report.ends.example) == (10, 2, None)
+    assert report.ok
+    assert main(["check", str(tmp_path / "set"), "--eos-id", "0"]) == 0
+    assert "10, which it ends; 2 end where a row group does" in capsys.readouterr().out
+
+
+def test_an_eos_id_that_ends_nothing_is_a_problem(folder: Path) -> None:
+    is_stream = (folder / "meta.json").exists()
+    problems = inspect(folder, eos_id=499).problems
+    assert any("the id 499 ends no document in" in each for each in problems) == is_stream
+    assert not inspect(folder, eos_id=EOS).problems
 
 
 def test_inspect_and_plan_do_not_guess_how_many_documents_there_are(folder: Path, files: list[list[list[int]]]) -> None:
@@ -114,9 +136,15 @@ def test_the_commands_do_not_guess_it_either(
     assert main(["inspect", str(folder), "--eos-id", "0"]) == 0
     assert (f"about {sum(map(len, files)):,}, where an id ends each" in capsys.readouterr().out) == is_stream
     assert main(["plan", str(folder), *shared, "--steps", "3"]) == 0
-    assert ("in several rows  " in capsys.readouterr().out.split("seen a row before")[0]) != is_stream
+    shown = capsys.readouterr().out
+    assert ("in several rows" in shown) != is_stream  # nor its explanation
+    assert ("of raw ids are not known before they are read" in shown) == is_stream
     assert main(["check", str(folder), "--eos-id", "0"]) == 0
-    assert "leave eos_id" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "leave eos_id" not in shown
+    assert "do not" not in shown
+    if is_stream:  # every file ends with EOS
+        assert f"documents with EOS 0  {sum(map(len, files)):,}, which it ends\n" in shown
     assert main(["show", str(folder), *shared, "--step", "0"]) == 0
     assert "the files do not say which tokenizer wrote them" in capsys.readouterr().err
     assert main(["index", str(folder), "--output", str(folder.parent / "saved")]) == 0

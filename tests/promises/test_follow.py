@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -632,3 +634,31 @@ def test_nothing_runs_on_while_nobody_takes(writer: Writer) -> None:
     with opened(writer.folder) as loader:
         take([loader], 1)
         wait_until_idle(loader)
+
+
+# ── the real writer ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_writer_that_is_killed_and_run_again_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{number} " * 40 + "\n" for number in range(8000)))
+    folder = tmp_path / "growing"
+    command = [sys.executable, "-m", "parquet_loader.pretokenize", "--input", str(tmp_path / "in.txt")]
+    command += ["--tokenizer", "bytes", "--append-eos", "--output", str(folder), "--publish", "as-finished"]
+    command += ["--row-group-tokens", "20000", "--file-tokens", "100000", "--batch-bytes", "5000"]
+    shape = {"seq_len": 64, "window": 2}
+    count = 500  # of the 2,900 or so of an epoch
+    writer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_for(lambda: len(list(folder.glob("*.parquet"))) > 2)
+    writer.kill()
+    writer.wait()
+    lives = []
+
+    def opened_again(**more: Any) -> ParquetLoader:
+        if not lives:
+            lives.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        return opened(folder, **shape, **more)
+
+    found = run_of_ranks(opened_again, iter([(1, 20, True), (4, count - 20, True)]))
+    assert lives[0].wait(60) == 0
+    with opened(folder, **shape) as loader:
+        assert digest(take([loader], count)) == digest(found)

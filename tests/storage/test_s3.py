@@ -315,6 +315,27 @@ def test_closing_does_not_wait_for_a_store_that_hangs(server: S3Server, url: str
         assert any(request.range for request in proxy.requests)
 
 
+@pytest.mark.usefixtures("quick_looks")
+def test_closing_does_not_wait_for_a_listing_that_hangs(server: S3Server, tmp_path: Path) -> None:
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    S3Writer(server.filesystem, prefix, make_files(tmp_path / "files", 0, 2), tmp_path).show(2)
+    hangs = threading.Event()
+    with FaultProxy(server.endpoint, lambda request: Stall(60) if hangs.is_set() else None) as proxy:
+        options = {"seq_len": 16, "lanes": 4, "window": 1, "follow": True}
+        loader = ParquetLoader(f"s3://{prefix}", **options, storage_options=options_for(proxy.url))
+        batches = iter(loader)
+        next(batches)
+        closer = threading.Timer(1, loader.close)
+        closer.start()
+        begun = time.monotonic()
+        hangs.set()
+        with pytest.raises(LoaderClosedError):
+            for _ in batches:
+                pass
+        closer.join()
+        assert time.monotonic() - begun < 30  # and not 60
+
+
 def test_wrong_credentials_fail_at_once_and_say_so(server: S3Server, url: str) -> None:
     for options in ({"secret": "wrong-hush-hush"}, {"key": "AKIAWRONG"}):
         begun = time.monotonic()

@@ -20,8 +20,9 @@ from .decode import (
     one_part_slots,
 )
 from .entries import RawReader, impossible
+from .meta import said_eos
 
-__all__ = ["RAW"]
+__all__ = ["RAW", "said_eos"]
 
 
 class _Raw:

@@ -309,11 +309,15 @@ def _held(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
 
 
 def _check(tokens: TokenArray, bound: int | None, chunk: ColumnChunk, begin: int) -> None:
-    """Refuse ids outside ``[0, bound)``. Negative ones are the largest of the type without a sign."""
-    unsigned = tokens.view(f"u{tokens.itemsize}")
-    if bound is None or bound > np.iinfo(unsigned.dtype).max or not len(tokens) or unsigned.max() < bound:
+    """Refuse ids outside ``[0, bound)``."""
+    if bound is None or not len(tokens):
         return
-    at = int((unsigned >= bound).argmax())
+    # A negative one, read without a sign, is larger than all that its type holds.
+    unsigned = tokens.view(f"u{tokens.itemsize}")
+    least = min(bound, int(np.iinfo(tokens.dtype).max) + 1)  # that is refused
+    if least > np.iinfo(unsigned.dtype).max or unsigned.max() < least:
+        return
+    at = int((unsigned >= least).argmax())
     raise chunk.error(
         f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {bound}); check vocab_size, dtype, "
         "raw_dtype and the tokenizer"

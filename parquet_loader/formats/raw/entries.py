@@ -24,8 +24,9 @@ import numpy as np
 from ...blocks import IntArray
 from ...errors import ConfigError, DataError, PathNotFoundError
 from ...storage.base import FileInfo, Storage
+from ...storage.kinds import kind_of
 from ..base import CODEC_NAMES, ENTRY_ARRAYS, MAX_SLOTS, STREAM_DOCUMENT_TOKENS, ColumnLayout, Counting, FileEntry
-from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head
+from .heads import LONGEST_HEAD, Head, llm_c_head, npy_head, refuse_other
 from .megatron import HEAD_BYTES, MegatronHead, check_size, document_ends, read_head
 from .meta import MetaFile, read_meta
 
@@ -102,10 +103,10 @@ class RawReader:
         metas = [file for file in listed if posixpath.basename(file.path) == "meta.json"]
         for file in metas:
             files += self._read_meta(file)
-        told = tuple(file.path.removesuffix("meta.json") for file in metas)
+        # What a meta.json does not name, and lies below its folder, is not of the set, unless it is named itself.
+        told = tuple(file.path.removesuffix("meta.json") for file in metas if not file.is_beside)
         for file in listed:
-            # What a meta.json does not name, and lies below its folder, is not of the set.
-            if file.path not in self._kinds and not file.path.startswith(told):
+            if file.path not in self._kinds and not file.path.startswith(told) and self._tells(file):
                 self._kinds[file.path] = self._kind_of(file)
                 files.append(file)
         self._refuse_both()
@@ -126,7 +127,9 @@ class RawReader:
                 "Arrow files"
             )
         name = DEFAULT_COLUMN if column is None else column
-        kind = self._kinds[file.path]
+        kind = self._kinds.get(file.path)
+        if kind is None:
+            raise DataError("it tells of none of the files that it lies beside.", path=file.path)
         if kind.beside is not None and kind.is_indexed:
             return self._megatron_entry(file, kind.beside, name)
         if kind.data is not None and self._kinds[kind.data.path].is_indexed:
@@ -138,6 +141,13 @@ class RawReader:
         return _entry(name, "stream", head.dtype, _stream_groups(head))
 
     # ── what lies beside ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tells(self, file: FileInfo) -> bool:
+        """Whether a file is one of the set, and not one that lies beside those that are named and tells of none."""
+        if file.is_beside and file.path.endswith(".idx"):
+            data = self._kinds.get(file.path.removesuffix(".idx") + ".bin")
+            return data is None or data.meta is None
+        return not file.is_beside or posixpath.basename(file.path) != "meta.json"
 
     def _kind_of(self, file: FileInfo) -> _Kind:
         """What tells of a file that no ``meta.json`` names."""
@@ -165,21 +175,22 @@ class RawReader:
             )
 
     def _read_meta(self, file: FileInfo) -> list[FileInfo]:
-        """The files that a ``meta.json`` names, and itself."""
+        """The files that a ``meta.json`` names, and itself. Beside files that are named it tells of those, or of none
+        where it is something else under that name.
+        """
         shown = f"{self._storage.root}/{file.path}"
         if file.size > _LONGEST_META:
             raise DataError(f"{file.size:,} bytes are too many to tell of files of ids.", path=shown)
         folder = posixpath.dirname(file.path)
         found: list[FileInfo] = []
         types: dict[str, str] = {}
-        for entry in read_meta(self._storage.read(file, 0, file.size), shown):
+        for entry in read_meta(self._storage.read(file, 0, file.size), shown, may_be_other=file.is_beside):
             path = posixpath.normpath(posixpath.join(folder, entry.file))
             data = self._by_path.get(path)
+            if data is None and file.is_beside:
+                continue
             if data is None or data == file or not path.startswith(f"{folder}/" if folder else ""):
-                raise PathNotFoundError(
-                    f"{shown} names {entry.file!r}, which is not there, or not below its folder under a name that ends "
-                    "with .bin or .npy"
-                )
+                raise self._not_to_be_had(entry.file, path, folder, shown)
             if path in self._kinds:
                 raise DataError(f"it names {entry.file!r} twice.", path=shown)
             found.append(data)
@@ -191,8 +202,22 @@ class RawReader:
                 f"{shown} says that {first!r} holds ids of {one or 'no known type'} and {second!r} of "
                 f"{other or 'no known type'}, and those of a set are of one: load them as sources of a mixture"
             )
+        if not found:
+            return []
         self._kinds[file.path] = _Kind(data=found[0])
         return [*found, file]
+
+    def _not_to_be_had(self, name: str, path: str, folder: str, shown: str) -> PathNotFoundError:
+        """The error for a file that a ``meta.json`` names, and that cannot be one of the set."""
+        if path.startswith(("/", "../")) or not path.startswith(f"{folder}/" if folder else ""):
+            what = f"does not lie below its folder: name it from there on, such as {posixpath.basename(path)!r}"
+        elif kind_of(path) != "raw":
+            what = "has no name of a file of ids, which ends with .bin or .npy"
+        elif not any(map(kind_of, self._by_path)):
+            what = f"is not there, or not named: name the folder {posixpath.dirname(shown)}"
+        else:
+            what = "is not there: fetch it, or take it out of the list"
+        return PathNotFoundError(f"{shown} names {name!r}, which {what}")
 
     def _megatron_head(self, index: FileInfo) -> MegatronHead:
         raw = self._storage.read(index, 0, min(index.size, HEAD_BYTES))
@@ -228,6 +253,7 @@ class RawReader:
         if told is not None and dtype is not None and dtype != told.dtype:
             raise _other_dtype(file.path, told.dtype, dtype)
         if told is None:
+            refuse_other(raw, file.path)
             told = _headless(file, dtype)
         if meta is not None and meta.tokens is not None and meta.tokens != told.tokens:
             raise DataError(
@@ -259,10 +285,11 @@ def _other_dtype(path: str, known: np.dtype[np.integer], said: np.dtype[np.integ
 
 def _headless(file: FileInfo, dtype: np.dtype[np.integer] | None) -> Head:
     if dtype is None:
-        beside = f", or name the folder where {posixpath.basename(idx_of(file.path))} lies, if it is Megatron's"
+        idx = posixpath.basename(idx_of(file.path))
+        beside = f", or put {idx} beside it, if it is Megatron's" if file.path.endswith(".bin") else ""
         raise ConfigError(
-            f"{file.path} does not say of which type its ids are, and no meta.json does: give raw_dtype='uint16' or "
-            f"raw_dtype='uint32' (--raw-dtype on the command line){beside if file.path.endswith('.bin') else ''}"
+            f"{file.path} does not say of which type its ids are, and no meta.json beside it does: give "
+            f"raw_dtype='uint16' or raw_dtype='uint32' (--raw-dtype on the command line){beside}"
         )
     if file.size % dtype.itemsize:
         raise DataError(

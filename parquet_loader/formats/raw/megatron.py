@@ -173,20 +173,26 @@ class _Entries:
     def check_end(self) -> None:
         """Refuse entries that do not end with the last sequence."""
         if self._head.entries and (len(self._waiting) or self._last != self._head.sequences):
-            raise self._damaged(int(self._waiting[-1]) if len(self._waiting) else self._last)
+            last = int(self._waiting[-1]) if len(self._waiting) else self._last
+            raise self._damaged(f"the last one ends with {last:,}")
 
     def _block(self) -> IntArray:
         head, first = self._head, self._next
         count = min(_BLOCK, head.entries - first)
         found = np.frombuffer(self._read(head.entries_at + 8 * first, 8 * count), "<i8").astype(np.int64)
-        if (not first and found[0]) or found[0] < self._last or (found[1:] < found[:-1]).any():
-            raise self._damaged(int(found[-1]))
+        if not first and found[0]:
+            raise self._damaged(f"the first one begins with {int(found[0]):,}")
+        falls = np.flatnonzero(np.diff(found, prepend=self._last) < 0)
+        if len(falls):
+            at = int(falls[0])
+            before = int(found[at - 1]) if at else self._last
+            raise self._damaged(f"after {before:,} comes {int(found[at]):,}")
         self._next, self._last = first + count, int(found[-1])
         return found if first else found[1:]
 
-    def _damaged(self, last: int) -> DataError:
+    def _damaged(self, how: str) -> DataError:
         return DataError(
-            f"its documents should begin with sequence 0 and end with {self._head.sequences:,}, in order, and there is "
-            f"one that ends with {last:,}. It is damaged: rewrite it with Megatron's tools.",
+            f"its documents should begin with sequence 0 and end with {self._head.sequences:,}, in order, and {how}. "
+            "It is damaged: rewrite it with Megatron's tools.",
             path=self._path,
         )

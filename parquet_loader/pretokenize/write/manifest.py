@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from ...errors import DataError
+from ...storage.growing import MANIFEST_NAME
 from ..tokenizers.base import NOTHING_LOST, Lost, TokenizerInfo
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 
-MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
 BOUNDARIES = "document_ids"
 
