@@ -16,6 +16,8 @@ import demo_text
 import demo_train
 
 from parquet_loader.order.mixture import BLOCK
+from parquet_loader.pretokenize import PretokenizeOptions
+from parquet_loader.storage.growing import Growing, Writer
 
 
 @pytest.fixture
@@ -128,3 +130,19 @@ def test_losses_are_shown_of_all_rows_and_of_each_source() -> None:
         by = {"prose": 4.0} if step == 25 else {"code": 2.0, "prose": 4.0}
         training.add({"step": step, "loss": 3.0, "by": by, "seconds": 1.0, "waited": 0.0})
     assert "loss 3.00 → 3.00 → 3.00, of prose 4.00 → 4.00 → 4.00, of code 2.00 → 2.00 → 2.00" in str(training)
+
+
+def test_text_that_trickles_goes_on_after_any_document(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in "abc"))
+    source = demo_text.Trickle(PretokenizeOptions(inputs=(str(tmp_path), "1e6"), output="out", tokenizer="bytes"))
+    records = list(source.records())
+    assert [record.text for record in records] == ["a", "b", "c"]
+    assert list(source.records(records[0].cursor)) == records[1:]
+
+
+def test_how_far_a_writer_is_is_told_from_its_folder(tmp_path: Path) -> None:
+    growing = Growing(writer=Writer(program="a", host="b", pid=1), since="", updated="", files=2, tokens=3000)
+    (tmp_path / "_growing.json").write_text(growing.to_json())
+    assert demo.written(tmp_path) == "3,000 tokens of prose in 2 files so far"
+    (tmp_path / "_growing.json").unlink()
+    assert demo.written(tmp_path) == "all prose is tokenized"

@@ -40,7 +40,7 @@ from demo_train import last_checkpoint, step_of
 from tqdm import tqdm
 
 from parquet_loader import build_index
-from parquet_loader.storage.growing import GROWING_NAME, MANIFEST_NAME, Growing
+from parquet_loader.storage.growing import GROWING_NAME, Growing
 
 TOOLS = Path(__file__).resolve().parent
 # All that the demo writes to its work folder, and all that it ever removes there.
@@ -112,9 +112,10 @@ def meanwhile(work: Path) -> dict[str, object]:
 
 def written(folder: Path) -> str:
     """How far the writer of a growing set has come."""
-    if (folder / MANIFEST_NAME).exists():
+    try:
+        growing = Growing.from_json((folder / GROWING_NAME).read_bytes(), GROWING_NAME)
+    except FileNotFoundError:
         return "all prose is tokenized"
-    growing = Growing.from_json((folder / GROWING_NAME).read_bytes(), GROWING_NAME)
     return f"{growing.tokens:,} tokens of prose in {growing.files} files so far"
 
 
