@@ -17,6 +17,7 @@ _GOOD_TOKENS = 64_000_000  # of a window: 64 row groups of a million tokens
 _FEW_BATCHES = 4  # a window of fewer global batches mixes little
 _FEW_TOKENS = 4_000_000
 _MUCH = 4.0  # times the set's bytes, read by all ranks together
+_MUCH_PADDING = 0.05
 
 
 def remarks(
@@ -32,6 +33,7 @@ def remarks(
     return (
         *config.index.remarks(),
         *_of_streams(config),
+        *_of_the_rows(config),
         *(() if mixed else _of_the_batch(config, seq_len, overlap, tail)),
         *_of_the_window(config, seq_len),
         *_of_the_ranks(config, world_size),
@@ -43,6 +45,19 @@ def _of_streams(config: EngineConfig) -> Iterator[str]:
         yield (
             f"nothing tells the documents of {config.index.files[0].path} apart, so that a row group of "
             f"{int(config.index.tokens.max()):,} tokens is shuffled as one: give eos_id, the id that ends each of them"
+        )
+
+
+def _of_the_rows(config: EngineConfig) -> Iterator[str]:
+    rows = config.rows
+    if rows is None:
+        return
+    held, room = int(config.index.tokens.sum()), int(config.index.rows.sum()) * rows.width
+    if room - held > _MUCH_PADDING * room:
+        yield (
+            f"{1 - held / room:.0%} of its rows is padding, which weights and epochs count as tokens: they hold "
+            f"{held / config.index.rows.sum():,.0f} ids in the mean, and have room for {rows.width:,}; pack them with "
+            f"`python -m parquet_loader.pretokenize.convert --pack best-fit --seq-len {rows.width}`"
         )
 
 
