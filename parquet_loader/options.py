@@ -320,8 +320,8 @@ def padding_id(value: object, bound: int) -> int:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < bound:
         return integer("pad_id", value, 0, bound - 1)
     raise ConfigError(
-        f"pad_id must be an integer in [0, {bound - 1}], not {value!r}: it comes in rows as an id does, and models look it "
-        "up; give an id that the vocabulary has, or a vocab_size that counts this one too"
+        f"pad_id must be an integer in [0, {bound - 1}], not {value!r}: it comes in rows as an id does, and models "
+        "look it up; give an id that the vocabulary has, or a vocab_size that counts this one too"
     )
 
 
