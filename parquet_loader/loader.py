@@ -398,7 +398,8 @@ class ParquetLoader:
         """What costs this run time, memory or randomness although it works, and what would be better, a sentence each.
 
         Those of `DatasetIndex.remarks`, and: a window that mixes little, ranks that read much of the set several times,
-        a set that is smaller than a global batch. Empty where all is well; ``strict=True`` makes each an error.
+        packed rows of which much is padding, a set that is smaller than a global batch. Empty where all is well;
+        ``strict=True`` makes each an error.
         """
         given = self._options
         found: list[str] = []

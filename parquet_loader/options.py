@@ -44,6 +44,7 @@ __all__ = [
     "fill_values",
     "integer",
     "options_of",
+    "padding_id",
     "seconds_of",
     "signature_with",
     "spare_cores",
@@ -180,7 +181,7 @@ class LoaderOptions:
         rank = integer("rank", self.rank, 0, self.world_size - 1)
         skip_batches = integer("skip_batches", self.skip_batches, 0, 2**62 // (self.lanes * self.seq_len) - 1)
         eos_id = None if self.eos_id is None else integer("eos_id", self.eos_id, 0, self.bound - 1)
-        pad_id = None if self.pad_id is None else integer("pad_id", self.pad_id, 0, self.bound - 1)
+        pad_id = None if self.pad_id is None else padding_id(self.pad_id, self.bound)
         given = {"rank": rank, "skip_batches": skip_batches, "eos_id": eos_id, "pad_id": pad_id}
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -312,6 +313,16 @@ def integer(name: str, value: object, low: int, high: int | None = None) -> int:
         bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
         raise ConfigError(f"{name} must be an integer {bounds}, not {value!r}")
     return number
+
+
+def padding_id(value: object, bound: int) -> int:
+    """The value, if it is an id below the bound."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < bound:
+        return integer("pad_id", value, 0, bound - 1)
+    raise ConfigError(
+        f"pad_id must be an integer in [0, {bound - 1}], not {value!r}: it comes in rows as an id does, and models "
+        "look it up; give an id that the vocabulary has, or a vocab_size that counts this one too"
+    )
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -22,6 +22,7 @@ _GOOD_TOKENS = 64_000_000  # of a window: 64 row groups of a million tokens
 _FEW_BATCHES = 4  # a window of fewer global batches mixes little
 _FEW_TOKENS = 4_000_000
 _MUCH = 4.0  # times the set's bytes, read by all ranks together
+_MUCH_PADDING = 0.05
 
 
 def remarks(
@@ -37,6 +38,7 @@ def remarks(
     return (
         *config.index.remarks(),
         *of_streams(config.index, config.storage, config.eos_id),
+        *_of_the_rows(config),
         *(() if mixed else _of_the_batch(config, seq_len, overlap, tail)),
         *_of_the_window(config, seq_len),
         *_of_the_ranks(config, world_size),
@@ -64,6 +66,19 @@ def of_streams(index: DatasetIndex, storage: Storage, eos_id: int | None) -> Ite
         yield (
             f"{said.path} says that {said.eos_id} ends documents, and eos_id={eos_id} is given: give "
             f"eos_id={said.eos_id}, or mend what it says"
+        )
+
+
+def _of_the_rows(config: EngineConfig) -> Iterator[str]:
+    rows = config.rows
+    if rows is None:
+        return
+    held, room = int(config.index.tokens.sum()), int(config.index.rows.sum()) * rows.width
+    if room - held > _MUCH_PADDING * room:
+        yield (
+            f"{1 - held / room:.0%} of its rows is padding, which weights and epochs count as tokens: they hold "
+            f"{held / config.index.rows.sum():,.0f} ids in the mean, and have room for {rows.width:,}; pack them with "
+            f"`python -m parquet_loader.pretokenize.convert --pack best-fit --seq-len {rows.width}`"
         )
 
 

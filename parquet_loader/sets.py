@@ -38,6 +38,7 @@ from .options import (
     file_format,
     fill_values,
     integer,
+    padding_id,
     seconds_of,
     spare_cores,
 )
@@ -291,8 +292,8 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         raise ConfigError(f"pad_id={pad_id} fills up rows that are packed already; give packing='rows' too")
     else:
         pad_id = None
-    if pad_id is not None and pad_id >= options.bound:
-        raise ConfigError(f"pad_id must be an integer in [0, {options.bound - 1}], not {pad_id!r}")
+    if pad_id is not None:
+        padding_id(pad_id, options.bound)
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
     dtype, processes = np.dtype(options.dtype), options.processes

@@ -173,3 +173,15 @@ def test_a_resume_in_mid_window_reads_its_whole_share_wherever_in_the_window_it_
         loader.load_state_dict(state)
         assert len(list(loader)) == 1
         assert loader.stats()["row_groups"] == 16
+
+
+@pytest.mark.parametrize(("length", "said"), [(64, False), (62, False), (32, True)])
+def test_padding_that_is_much_of_packed_rows_is_remarked_on(tmp_path: Path, length: int, said: bool) -> None:
+    rows = pa.array([[1] * length] * 4_000, pa.list_(pa.int32()))
+    pq.write_table(pa.table({"tokens": rows}), tmp_path / "a.parquet", row_group_size=1_000)
+    with ParquetLoader(tmp_path, seq_len=64, lanes=2, packing="rows", pad_id=0) as loader:
+        told = [each for each in loader.remarks() if "is padding" in each]
+    assert bool(told) == said
+    if said:
+        assert told[0].startswith("50% of its rows is padding")
+        assert "--pack best-fit --seq-len 64" in told[0]

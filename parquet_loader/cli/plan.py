@@ -31,7 +31,8 @@ memory     about the most that a rank's loader holds where training is slower th
            not, and is never more than budget_bytes
 budget     the least budget_bytes with which it runs
 read       from storage until the end of the plan, by all ranks and by the one that reads most
-times      how often bytes are read, since ranks need parts of the same row groups
+times      bytes read to those of the tokens: ranks need parts of the same row groups, and short gaps between them are
+           read along
 at first   what rank 0 reads before its first batch, also after a resume from here; its tokens: of these row groups"""
 
 _OF_CUTS = """\

@@ -141,7 +141,8 @@ def lines_of(found: Shown, *, most: int | None, coloured: bool) -> Iterator[str]
                 yield (paint("┃", colour) + " " + line).rstrip()
             yield paint("┗" if piece.ends else "┇", colour)
         if row.padding:
-            yield paint(f"  {row.padding:,} columns of padding: the run ends", _RED)
+            why, colour = ("the stored row is shorter", _DIM) if row.is_short else ("the run ends", _RED)
+            yield paint(f"  {row.padding:,} columns of padding: {why}", colour)
 
 
 def _head(piece: ShownPiece) -> str:

@@ -470,10 +470,10 @@ def with_aligned(index: DatasetIndex, aligned: Sequence[DatasetIndex]) -> Datase
         wrong = np.flatnonzero(each.tokens != index.tokens)
         if len(wrong):
             group = int(wrong[0])
+            others = f"; {len(wrong) - 1:,} more row groups are like that" if len(wrong) > 1 else ""
             raise each.chunk(group).error(
                 f"holds {int(each.tokens[group]):,} values, and {int(index.tokens[group]):,} tokens in "
-                f"{index.column!r}: what is aligned has a value for each token of each row; {len(wrong):,} row groups "
-                f"are like that"
+                f"{index.column!r}: what is aligned has a value for each token of each row, and a null is none{others}"
             )
     return replace(index, aligned=tuple(aligned))
 

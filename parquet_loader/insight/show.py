@@ -63,16 +63,23 @@ class ShownRow:
     Attributes:
         row: its number, which is its lane's.
         pieces: what it consists of, by column.
-        padding: columns at its end that are no tokens, where the run ends.
+        padding: columns at its end that are no tokens, where the run ends, or a row is short.
+        is_short: whether it is a row that was packed already, and is shorter than others.
     """
 
     row: int
     pieces: tuple[ShownPiece, ...]
     padding: int
+    is_short: bool
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""
-        return {"row": self.row, "padding": self.padding, "pieces": [piece.to_json() for piece in self.pieces]}
+        return {
+            "row": self.row,
+            "padding": self.padding,
+            "is_short": self.is_short,
+            "pieces": [piece.to_json() for piece in self.pieces],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,6 +162,13 @@ def show(
             )
         )
     width = found.seq_len + found.overlap
+    packed = {name or None for name, config in run.configs.items() if config.rows is not None}
+
+    def shown(row: int, some: list[ShownPiece]) -> ShownRow:
+        padding = width - sum(len(piece.tokens) for piece in some)
+        is_short = bool(padding and some) and some[0].source in packed
+        return ShownRow(row=row, pieces=tuple(some), padding=padding, is_short=is_short)
+
     return Shown(
         step=found.step,
         position=found.position,
@@ -162,8 +176,5 @@ def show(
         overlap=found.overlap,
         lanes=found.lanes,
         skipped=found.skipped,
-        rows=tuple(
-            ShownRow(row=row, pieces=tuple(some), padding=width - sum(len(piece.tokens) for piece in some))
-            for row, some in of_rows.items()
-        ),
+        rows=tuple(shown(row, some) for row, some in of_rows.items()),
     )

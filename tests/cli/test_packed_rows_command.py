@@ -33,6 +33,14 @@ def test_which_and_show_give_rows_and_plan_their_steps(given: list[str], capsys:
     assert answer(capsys, "plan", *given, "--epochs", "1")["plan"]["steps"] == 3
 
 
+def test_padding_of_a_short_row_is_told_from_that_at_the_end(given: list[str], capsys: pytest.CaptureFixture) -> None:
+    for step in "012":  # of 5 rows, 2 of which are short, in batches of 2
+        assert main(["show", *given, "--epochs", "1", "--step", step, "--no-shuffle", "--tokenizer", "ids"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("columns of padding: the stored row is shorter") == 2
+    assert shown.count("  4 columns of padding: the run ends") == 1
+
+
 def test_a_run_in_a_toml_file_says_how_it_is_packed(given: list[str], tmp_path: Path, capsys) -> None:
     run = tmp_path / "run.toml"
     run.write_text(

@@ -347,7 +347,10 @@ def test_a_row_of_another_length_is_named_where_only_its_data_tells(
         (dict(packing="rows", eos_id=3), "eos_id=3 would be appended to documents, and packing='rows' leaves rows"),
         (dict(pad_id=3), "pad_id=3 fills up rows that are packed already; give packing='rows' too"),
         (dict(packing="rows", pad_id=-1), r"pad_id must be an integer in \[0"),
-        (dict(packing="rows", pad_id=50, vocab_size=50), r"pad_id must be an integer in \[0, 49\], not 50"),
+        (
+            dict(packing="rows", pad_id=50, vocab_size=50),
+            r"pad_id must be an integer in \[0, 49\], not 50: it comes in rows as an id",
+        ),
         (dict(packing="rows", pad_id="x"), "pad_id must be an integer"),
         (dict(packing="rows", pad_id=0, seq_len=2**27), "takes rows of fewer than 134,217,728 ids, not 134,217,728"),
     ],

@@ -39,6 +39,7 @@ from ..write.folder import OutputFolder
 from ..write.journal import Journal
 from ..write.manifest import Encoding, FileEntry, Manifest, Packing
 from ..write.packer import Buffer, PackedRows
+from ..write.verify import verify_set
 from ..write.writer import TOKEN_COLUMN, SetWriter
 from .corpora import FORMATS, Corpus, Format, TokenizedOptions, open_corpus
 
@@ -374,11 +375,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--row-group-tokens", type=int, default=DEFAULT_ROW_GROUP_TOKENS, metavar="N")
     add("--file-tokens", type=int, default=DEFAULT_FILE_TOKENS, metavar="N")
     add("--overwrite", action="store_true", help="replace an old set")
+    add("--verify", action="store_true", help="read the set again at the end, and show the ids of some documents")
     values = vars(parser.parse_args(argv))
+    verify = values.pop("verify")
     reading = TokenizedOptions(column=values.pop("column"), dtype=values.pop("dtype"), eos_id=values.pop("eos_id"))
     try:
         with signals_as_interrupts(), warnings_as_lines("convert"):
             manifest = convert(ConvertOptions(reading=reading, **cast("dict[str, object]", values)))  # type: ignore[arg-type]
+            verified = verify_set(values["output"], None).describe() if verify else None
     except ParquetLoaderError as error:
         print(f"convert: error: {as_arguments(str(error))}", file=sys.stderr)
         return 2
@@ -390,4 +394,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"in {len(manifest.files):,} {'file' if len(manifest.files) == 1 else 'files'} to {Location(values['output'])}."
         f"{manifest.describe_packing()}"
     )
+    if verified is not None:
+        print(verified)
     return 0

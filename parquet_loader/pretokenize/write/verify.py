@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ class Verification:
 
     Attributes:
         manifest: of the set.
-        samples: of some documents the place, and the text of the first tokens.
+        samples: of some documents the place, and the text of the first tokens, or their ids.
     """
 
     manifest: Manifest
@@ -49,13 +50,13 @@ class Verification:
 
 
 def verify_set(
-    folder: str, tokenizer: Tokenizer, *, storage_options: Mapping[str, object] | None = None
+    folder: str, tokenizer: Tokenizer | None, *, storage_options: Mapping[str, object] | None = None
 ) -> Verification:
     """Read a whole set and compare it with its manifest.
 
     Args:
         folder: that holds the set.
-        tokenizer: turns a few documents back into text.
+        tokenizer: turns a few documents back into text; None to have their ids.
         storage_options: handed to fsspec for a URL.
 
     Raises:
@@ -82,7 +83,7 @@ def verify_set(
             f"{folder} and its manifest do not agree about {len(missing)} files, such as {missing[0]!r}. "
             f"The set is not complete."
         )
-    if manifest.encoding.tokenizer.sha256 != tokenizer.info.sha256:
+    if tokenizer is not None and manifest.encoding.tokenizer.sha256 != tokenizer.info.sha256:
         raise DataError(
             f"the set was written with the tokenizer {manifest.encoding.tokenizer.name!r}, which differs from "
             f"{tokenizer.info.name!r}.",
@@ -97,15 +98,9 @@ def verify_set(
         name = filesystem.display(file)
         here = [at - before for at in wanted if before <= at < before + entry.documents]
         with filesystem.open(file, "rb") as stream:
-            for row, ids in _verify_file(
-                # No thread of pyarrow's may be left in a Python file when the interpreter ends.
-                pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False),
-                entry,
-                manifest,
-                name,
-                here,
-            ):
-                samples.append((f"{entry.name}, row {row}", tokenizer.decode(ids)))
+            for row, ids in _verify_file(_opened(stream, name), entry, manifest, name, here):
+                text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids)
+                samples.append((f"{entry.name}, row {row}", text))
         before += entry.documents
     return Verification(manifest=manifest, samples=tuple(samples))
 
@@ -156,6 +151,16 @@ def _verify_rows(
             row_group=group,
             column=packing.boundaries,
         )
+
+
+def _opened(stream: Any, name: str) -> pq.ParquetFile:
+    try:
+        # No thread of pyarrow's may be left in a Python file when the interpreter ends.
+        return pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False)
+    except StorageError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"cannot be opened: {error}", path=name) from error
 
 
 def _verify_file(

@@ -347,6 +347,18 @@ def test_a_set_that_was_converted_before_there_were_these_options_is_still_compl
     assert not {"aligned", "packing"} & set(manifest.encoding.to_dict())
 
 
+def test_the_command_verifies_what_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"input_ids": [[1, 2], [3]], "labels": [[5, 6], [7]]}), tmp_path / "in.parquet")
+    run = ["--input", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out"), "--vocab-size", "9", "--verify"]
+    assert main([*run, "--aligned", "labels"]) == 0
+    assert "Verified 2 documents, 3 tokens in 1 files" in (told := capsys.readouterr().out)
+    assert "row 1: '3'" in told
+    damaged = bytearray((tmp_path / "out/part-00000.parquet").read_bytes())
+    damaged[damaged.index(b"PAR1", 4) - 4] ^= 255  # the footer's length
+    (tmp_path / "out/part-00000.parquet").write_bytes(damaged)
+    assert main([*run, "--aligned", "labels"]) == 2
+
+
 def test_verifying_counts_the_values_of_aligned_columns(tmp_path: Path) -> None:
     tokenizer = load_tokenizer("bytes")
     pq.write_table(pa.table({"input_ids": [[1, 2], [3]], "labels": [[5, 6], [7]]}), tmp_path / "in.parquet")
