@@ -322,7 +322,7 @@ class Follower:
                 else ("; if it is complete, say so by a file _COMPLETE, or give complete_after, or leave out follow")
             )
             raise GrowthTimeoutError(
-                f"{root} has not grown for {self._patience.wait_seconds:,.0f} s (wait_seconds), and is not complete: "
+                f"{root} has not grown for {self._patience.wait_seconds:,g} s (wait_seconds), and is not complete: "
                 f"{self.describe()}{ways}"
             )
 
