@@ -24,26 +24,10 @@ TEXTS = ["some text", "more"]
 TOKENS = [[1, 2, 3], [4]]
 
 
-def write_stream(path: Path) -> None:
-    table = pa.table({"input_ids": TOKENS})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-
-
-def write_chunks(path: Path) -> None:
-    np.array([1, 2, 3, 0, 4, 0], np.uint16).tofile(path)
-
-
 CASES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     # name of the file: (its writer, what else the command needs)
     "text.parquet": (lambda path: pq.write_table(pa.table({"text": TEXTS}), path), []),
     "body.parquet": (lambda path: pq.write_table(pa.table({"n": [1, 2], "body": TEXTS}), path), []),
-    "tokens.feather": (lambda path: feather.write_feather(pa.table({"input_ids": TOKENS}), path), []),
-    "arrow under another name.parquet": (
-        lambda path: feather.write_feather(pa.table({"input_ids": TOKENS}), path), [],
-    ),
-    "stream.arrow": (write_stream, []),
-    "chunk_0.bin": (write_chunks, ["--format", "chunks", "--dtype", "uint16", "--eos-id", "0"]),
     "it's text.jsonl": (lambda path: path.write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS)), []),
     "short.txt": (lambda path: path.write_text("a\nb\n"), []),
 }  # fmt: skip
@@ -69,6 +53,27 @@ def test_the_command_that_a_refusal_names_makes_a_set(tmp_path: Path, name: str,
         build_index(folder / name if named else folder)
     follow(str(caught.value), tmp_path / "out", more)
     assert build_index(tmp_path / "out").total_tokens > 0
+
+
+@pytest.mark.parametrize(("is_", "named"), [("arrow", "parquet"), ("parquet", "arrow")])
+def test_a_file_under_the_name_of_another_format_is_read_as_its_refusal_says(
+    tmp_path: Path, is_: str, named: str
+) -> None:
+    path = tmp_path / f"a.{named}"
+    write = feather.write_feather if is_ == "arrow" else pq.write_table
+    write(pa.table({"input_ids": TOKENS}), path)
+    with pytest.raises(DataError, match=rf"rename it to \.{is_}, or name the file and give format='{is_}'"):
+        build_index(tmp_path)
+    assert build_index(path, format=is_).total_tokens == 4
+    path.rename(tmp_path / f"a.{is_}")
+    assert build_index(tmp_path).total_tokens == 4
+
+
+def test_raw_ids_of_no_known_type_are_read_as_their_refusal_says(tmp_path: Path) -> None:
+    np.array([1, 2, 3, 0, 4, 0], np.uint16).tofile(tmp_path / "chunk_0.bin")
+    with pytest.raises(ConfigError, match="give raw_dtype='uint16'"):
+        build_index(tmp_path)
+    assert build_index(tmp_path, raw_dtype="uint16").total_tokens == 6
 
 
 def test_a_file_of_another_kind_is_only_described(tmp_path: Path) -> None:

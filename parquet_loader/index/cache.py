@@ -89,7 +89,8 @@ class IndexCache:
         for packed in payload:
             index = unpack_index(packed)
             if self._columns is not None and index.column not in self._columns:
-                raise DamagedContainerError(f"it is of column {index.column!r}, and not of {sorted(self._columns)}")
+                asked = " or ".join(map(repr, sorted(self._columns)))
+                raise DamagedContainerError(f"it is of column {index.column!r}, and not of {asked}")
             if index.format != self._format:
                 raise DamagedContainerError(f"it is of {index.format!r} files, and not of {self._format!r}")
             numbers = index.numbers

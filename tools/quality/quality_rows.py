@@ -95,7 +95,7 @@ class _DocumentNumbers:
     def decode_together(self, raws: object, chunks: object, **options: object) -> None:
         """See `Format.decode_together`: one by one."""
 
-    def open(self, raw: bytes | memoryview, chunk: ColumnChunk) -> _NumberedChunk:
+    def open(self, raw: bytes | memoryview, chunk: ColumnChunk, beside: object = ()) -> _NumberedChunk:
         """See `Format.open`."""
         first = self._first[chunk.path, chunk.row_group]
         return _NumberedChunk(PARQUET.open(raw, chunk), first, self.documents.lengths[first : first + chunk.rows])

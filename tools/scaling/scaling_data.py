@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.index import DatasetIndex, build_index
+from parquet_loader.index.index import ARRAYS
 from parquet_loader.pretokenize.write.writer import LAYOUT, token_schema
 from parquet_loader.storage import FileInfo
 
@@ -91,11 +92,8 @@ def large_index(folder: Path, row_groups: int, files: int) -> DatasetIndex:
     info = small.files[0]
     paths = ["part.parquet"] if files == 1 else list(_paths(files))
     each = row_groups // files
-    arrays: dict[str, Any] = {
-        field.name: np.repeat(getattr(small, field.name)[:1], each * files)
-        for field in fields(small)
-        if field.name not in {"files", "layouts", "column", "root", "file_layout"}
-    }
+    arrays: dict[str, Any] = {name: np.repeat(getattr(small, name)[:1], each * files) for name in ARRAYS}
+    arrays["places"] = np.empty((0, each * files), np.int64)
     arrays["file"] = np.repeat(np.arange(files), each)
     arrays["row_group"] = np.tile(np.arange(each), files)
     infos = tuple(FileInfo(path=path, size=info.size, version=info.version) for path in paths)

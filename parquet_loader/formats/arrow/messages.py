@@ -148,7 +148,9 @@ def _not_arrow(file: ArrowFile, problem: str | None = None) -> DataError:
             "pyarrow.feather.write_feather(pyarrow.feather.read_table(...), ...)"
         )
     elif head.startswith(b"PAR1"):
-        cause = "it is a Parquet file: if all files are, give format='parquet' (--format parquet)"
+        cause = (
+            "it is a Parquet file: rename it to .parquet, or name the file and give format='parquet' (--format parquet)"
+        )
     else:
         cause = what_it_is(head) or problem or (f"it starts with {head[:8]!r}" if head else "it is empty")
     return file.error(f"is no Arrow IPC file ({file.size:,} bytes): {cause}")

@@ -205,7 +205,10 @@ def _not_parquet(storage: Storage, file: FileInfo) -> DataError:
     if head[:4] == b"PAR1":
         cause = "it starts as a Parquet file but has no end: its writing or copying was cut off"
     elif head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
-        cause = "it is an Arrow IPC (Feather) file: if all files are, give format='arrow' (--format arrow)"
+        cause = (
+            "it is an Arrow IPC (Feather) file: rename it to .arrow, or name the file and give format='arrow' "
+            "(--format arrow)"
+        )
     else:
         cause = what_it_is(head) or conversion_of([file.path], where) or f"it starts with {head[:8]!r}"
     return DataError(f"is no Parquet file ({file.size:,} bytes): {cause}", path=file.path)
