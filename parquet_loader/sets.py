@@ -238,12 +238,12 @@ class OpenSet:
         return self if now is self.config else replace(self, config=now)
 
     def come_to(self, found: Mapping[str, Any], closed: Callable[[], bool]) -> OpenSet:
-        """As much of it as a state tells of, which is waited for."""
+        """As much of it as a state tells of, which is waited for; of the whole set, if there is more, it never is."""
         growth, groups, whole = self.config.growth, found.get("row_groups"), found.get("whole") is True
         if growth is None or type(groups) is not int or found.get("first_epoch") != "stored":
             return self
         growth.until(
-            lambda: growth.known[1] or (not whole and len(growth.known[0]) >= groups),
+            lambda: growth.known[1] or len(growth.known[0]) >= groups + whole,
             closed=closed,
         )
         return self.grown()

@@ -42,6 +42,7 @@ from .pinned import StoppableStorage
 __all__ = ["Follower", "Patience"]
 
 _NOTICE_SECONDS = 0.1  # between looks at what another thread has found
+_SKEW_SECONDS = 60.0  # that the clock of a storage may be ahead of this one's
 
 _logger = logging.getLogger("parquet_loader")
 
@@ -54,7 +55,7 @@ class Patience:
     """How long a set is waited for.
 
     Attributes:
-        wait_seconds: without growth, until whoever waits for more is told.
+        wait_seconds: without growth, until whoever waits for more is told; at least until the set counts as complete.
         complete_after: seconds without growth after which a set counts as complete; None for never.
     """
 
@@ -120,6 +121,7 @@ class Follower:
         self._index: DatasetIndex | None = None
         self._files: list[FileInfo] = []  # of which it is
         self._marker: Growing | None = None
+        self._newest: float | None = None  # see `_Seen`
         self._told = False
         self.until(lambda: self._index is not None and (self._index.total_tokens > 0 or self.known[1]))
 
@@ -164,6 +166,7 @@ class Follower:
         finally:
             self._looked = time.monotonic()
         marker = self._marker = seen.marker
+        self._newest = seen.newest
         if marker is not None and marker.updated != self._beat[0]:
             self._beat = (marker.updated, self._looked)
         is_first = not hasattr(self, "known")
@@ -172,7 +175,7 @@ class Follower:
             self._has_come = not is_first
         if self._index is None:
             return False
-        complete = seen.told_complete or self._is_over(seen)
+        complete = seen.told_complete or self._is_over()
         # Not only where it has grown: an interrupt may have come in between.
         has_news = complete or is_first or self._index is not self.known[0]
         if has_news:
@@ -252,16 +255,22 @@ class Follower:
                 "mixture"
             )
 
-    def _is_over(self, seen: _Seen) -> bool:
+    def _is_over(self) -> bool:
         """Whether nothing has come for so long that the set counts as complete."""
+        left = self._seconds_left()
+        return left is not None and left <= 0
+
+    def _seconds_left(self) -> float | None:
+        """Until the set counts as complete, if nothing comes; None where it never will."""
         after = self._patience.complete_after
-        if after is None or seen.marker is not None:
-            return False
-        since_it_came = time.monotonic() - self._grown
-        if seen.newest is None:
-            return since_it_came >= after
+        if after is None or self._marker is not None or self._index is None:
+            return None
+        since_it_came = after - (time.monotonic() - self._grown)
+        if self._newest is None:
+            return since_it_came
         # Files may come with the times of what they are copies of.
-        return time.time() - seen.newest >= after and (not self._has_come or since_it_came >= after)
+        left = self._newest + after - time.time()
+        return max(left, since_it_came) if self._has_come else left
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -315,16 +324,39 @@ class Follower:
         if marker is not None and now - max(begun, self._beat[1]) > self.SILENT_SECONDS:
             silent = f"nothing was heard of the writer of {root} for {self.SILENT_SECONDS:.0f} s"
             raise WriterFailedError(f"{silent}: {marker.describe()}. {rerun}.")
-        if now - max(begun, self._grown) > self._patience.wait_seconds:
-            ways = (
-                ""
-                if marker is not None
-                else ("; if it is complete, say so by a file _COMPLETE, or give complete_after, or leave out follow")
-            )
+        # Where it is known when the set counts as complete, that is waited for.
+        is_patient = self._seconds_left() is not None and not self._is_ahead()
+        if now - max(begun, self._grown) > self._patience.wait_seconds and not is_patient:
             raise GrowthTimeoutError(
                 f"{root} has not grown for {self._patience.wait_seconds:,g} s (wait_seconds), and is not complete: "
-                f"{self.describe()}{ways}"
+                f"{self.describe()}{self._ways()}"
             )
+
+    def _is_ahead(self) -> bool:
+        """Whether a file is of a time that is yet to come."""
+        return self._newest is not None and self._newest - time.time() > _SKEW_SECONDS
+
+    def _ways(self) -> str:
+        """What to do about a set that does not grow, a clause."""
+        if self._marker is not None:
+            return ""
+        say_so = "if it is complete, say so by a file _COMPLETE"
+        if self._patience.complete_after is None:
+            return f"; {say_so}, or give complete_after, or leave out follow"
+        return f"{self._end()}; {say_so}, or leave out follow"
+
+    def _end(self) -> str:
+        """When the set counts as complete, a clause; nothing where it never does."""
+        left = self._seconds_left()
+        if left is None:
+            return ""
+        if self._newest is not None and self._is_ahead():
+            return (
+                f"; its last file was changed {self._newest - time.time():,.0f} s in the future, by this machine's "
+                "clock, and complete_after is counted from then: give the file the time of now, as touch does, or set "
+                "the clock right"
+            )
+        return f"; it counts as complete in {max(0.0, left):,.0f} s (complete_after) if it does not grow"
 
     def describe(self) -> str:
         """How far the set is, in a few words."""
@@ -336,7 +368,8 @@ class Follower:
         if not self._told:
             self._told = True
             _logger.warning(
-                "waiting for %s to grow: %s; the wait is counted by stats(), and not logged again",
+                "waiting for %s to grow: %s%s; the wait is counted by stats(), and not logged again",
                 self._storage.root,
                 self.describe(),
+                self._end(),
             )

@@ -619,7 +619,7 @@ def _peak_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig], l
         windows = windows_of(configs[ONLY], run.progress.position)
     else:
         windows = demand(configs, run.progress, run.plan)
-        reserved = sheets_bytes(sources, run.options.seq_len + run.options.overlap)
+        reserved = sheets_bytes(configs, run.options.seq_len + run.options.overlap)
     whole = ((place, window) for place, window in windows if window is not None)
     some = islice(whole, 4 * (len(sources) + workers) + 8)
     return expected_peak_bytes(sources, some, least_bytes=least_bytes, reserved_bytes=reserved)

@@ -276,15 +276,17 @@ class PretokenizeOptions:
 
     def open_source(self) -> Source:
         """The source that these options name."""
+        return open_source(*self.named_source())
+
+    def named_source(self) -> tuple[str, SourceOptions]:
+        """The name of the source, and what its factory is given."""
         preset = None if self.preset is None else PRESETS[self.preset]
         values = {name: getattr(self, name) for name in SOURCE_OPTIONS}
         if preset is not None:
             values |= {"dataset": preset.dataset}
             values |= {name: getattr(preset, name) for name in _PRESET_OPTIONS if values[name] == _DEFAULTS[name]}
-        return open_source(
-            self.source if preset is None else "hf",
-            SourceOptions(**values, storage_options=self.storage_options, max_record_bytes=self.max_record_bytes),
-        )
+        given = SourceOptions(**values, storage_options=self.storage_options, max_record_bytes=self.max_record_bytes)
+        return (self.source if preset is None else "hf"), given
 
 
 _PRESET_OPTIONS = ("config", "split", "text_column")

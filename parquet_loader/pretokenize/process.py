@@ -41,12 +41,13 @@ from .options import PretokenizeOptions
 from .run.pipeline import pretokenize_locked
 from .run.progress import reporting
 from .run.ranks import place_from_environment
-from .run.resume import few, settings_of
+from .run.resume import few, settings_of, source_changes
 from .sources.registry import is_found_anywhere
 from .tokenizers.huggingface import load_tokenizer
 from .write.folder import OutputFolder
 from .write.journal import differences
 from .write.lock import has_locks
+from .write.manifest import Manifest
 
 __all__ = ["Background", "background", "serve"]
 
@@ -71,10 +72,11 @@ class Background:
         log: the file that has what the writer says; None if this process has not started it.
     """
 
-    def __init__(self, options: PretokenizeOptions) -> None:
+    def __init__(self, options: PretokenizeOptions, output: OutputFolder, replaced: Manifest | None) -> None:
         self.folder: str = options.output
         self.log: Path | None = None
-        self._output = OutputFolder(options.output, options.storage_options)
+        self._output = output
+        self._replaced = replaced  # of a complete set, which is there until the writer removes it
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._look_seconds = _LOOK_SECONDS if self._output.filesystem.is_local else _LOOK_SECONDS_AWAY
@@ -100,7 +102,8 @@ class Background:
     def done(self) -> bool:
         """Whether the set is complete; nothing is raised if it will not be."""
         if not self._complete:
-            self._complete = self._output.read_manifest() is not None
+            manifest = self._output.read_manifest()
+            self._complete = manifest is not None and manifest != self._replaced
         return self._complete
 
     def poll(self) -> bool:
@@ -253,8 +256,9 @@ def background(
             ...  # train on writer.folder
 
     Returns once the folder says that the set grows, so that a loader can open it: after the seconds that it takes to
-    load the tokenizer, or at once if the set is complete. Of a complete set the inputs are not looked at again, nor is
-    ``overwrite`` heeded if it is that of these options; an unfinished one is resumed.
+    load the tokenizer, or at once if the set is complete. A complete set is compared by its options and the
+    names of its inputs, which are not read again. With ``overwrite`` one of others is replaced, and then it is of
+    these: it is not replaced again when the job is restarted. An unfinished one is resumed.
 
     Every rank of a job may make the same call; one starts the writer, the others watch.
 
@@ -268,7 +272,7 @@ def background(
         threads: of the tokenizer; None for one for each core. ``options.workers`` has processes instead.
 
     Raises:
-        ConfigError: options that cannot work, or the complete set in the folder is of other options.
+        ConfigError: options that cannot work, or the complete set in the folder is of others, or of other inputs.
         WriterFailedError: the writer ended before it had begun; says why.
     """
     options = replace(options, publish="as-finished")
@@ -279,12 +283,12 @@ def background(
             f"source='package.module:factory'."
         )
     output = OutputFolder(options.output, options.storage_options)
-    _refuse_other(output, options)
+    writer = Background(options, output, _to_replace(output, options))
 
     def start() -> tuple[subprocess.Popen[bytes], Path] | None:
         lock, may_start = _may_start(output, starts)
         try:
-            if not may_start:
+            if not may_start or writer.done:  # another process's writer may have completed it just now
                 return None
             path = _log_path(options.output) if log is None else Path(log)
             return _start(options, lock, path, nice, threads), path
@@ -292,7 +296,6 @@ def background(
             if lock is not None:
                 os.close(lock)  # the writer has inherited it
 
-    writer = Background(options)
     try:
         writer._begin(start)
     except BaseException:
@@ -301,23 +304,27 @@ def background(
     return writer
 
 
-def _refuse_other(output: OutputFolder, options: PretokenizeOptions) -> None:
-    """Make sure that a complete set is one of these options, as far as they tell without a look at the input.
+def _to_replace(output: OutputFolder, options: PretokenizeOptions) -> Manifest | None:
+    """A complete set of other options or inputs, as far as these tell without a look at the input; None for no such.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: there is one, and it may not be replaced.
     """
     manifest = output.read_manifest()
     if manifest is None:
-        return
+        return None
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
     settings = {"packing": None} | settings_of(tokenizer, options)
-    changed = differences({name: manifest.fingerprint.get(name) for name in settings}, settings)
-    if changed:
+    changed = source_changes(options, manifest.fingerprint)
+    changed += differences({name: manifest.fingerprint.get(name) for name in settings}, settings)
+    if not changed:
+        return None
+    if not options.overwrite:
         raise ConfigError(
-            f"output={output.name!r} is not empty: it holds a complete set of other options ({few(changed)}). Choose "
-            f"another folder, or remove it."
+            f"output={output.name!r} is not empty: it holds a complete set of other inputs or options "
+            f"({few(changed)}). Choose another folder, or give overwrite=True to replace it."
         )
+    return manifest
 
 
 def _may_start(output: OutputFolder, starts: bool | None) -> tuple[int | None, bool]:

@@ -262,8 +262,66 @@ def test_a_process_that_may_not_start_a_writer_waits_for_one(
 def test_a_complete_set_of_other_options_is_refused(options: Callable[..., PretokenizeOptions]) -> None:
     pretokenize(options(0))
     assert background(options(0)).done  # however it was published
-    with pytest.raises(ConfigError, match=r"a complete set of other options \(append_eos: was False, is True\)"):
+    with pytest.raises(ConfigError, match=r"or options \(append_eos: was False, is True\).*overwrite=True"):
         background(options(0, append_eos=True))
+
+
+@pytest.fixture
+def text_options(tmp_path: Path) -> Callable[..., PretokenizeOptions]:
+    def make(*inputs: str, **changes: Any) -> PretokenizeOptions:
+        values = {"output": str(tmp_path / "texts"), "tokenizer": "bytes", "row_group_tokens": 1000}
+        return PretokenizeOptions(**{**values, "inputs": tuple(str(tmp_path / each) for each in inputs), **changes})
+
+    for name in ("in1.txt", "in2.txt", "more/in3.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"words of {name}\n" * 50)
+    (tmp_path / "empty").mkdir()
+    return make
+
+
+@pytest.mark.parametrize(
+    ("inputs", "difference"),
+    [
+        (["in2.txt"], r"the set has .*in1\.txt', which is not among .*in2\.txt'"),
+        (["in1.txt"], r"the set has .*more/in3\.txt', which is not among .*in1\.txt'"),
+        (["in1.txt", "more", "in2.txt"], r"the set has nothing of .*in2\.txt'"),
+        (["in1.txt", "more", "gone.txt"], r"the set has nothing of .*gone\.txt'"),
+        (["more", "in1.txt"], r"the set has them in another order, first .*in1\.txt'"),
+    ],
+)
+def test_a_complete_set_of_other_inputs_is_refused(
+    inputs: list[str], difference: str, text_options: Callable[..., PretokenizeOptions]
+) -> None:
+    pretokenize(text_options("in1.txt", "more"))
+    with pytest.raises(ConfigError, match=rf"\(inputs: {difference}\).*overwrite=True"):
+        background(text_options(*inputs))
+
+
+def test_a_complete_set_is_known_by_the_names_of_inputs_that_are_gone(
+    text_options: Callable[..., PretokenizeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretokenize(text_options("in1.txt", "more"))
+    (tmp_path / "in1.txt").unlink()
+    (tmp_path / "more/in3.txt").unlink()
+    monkeypatch.chdir(tmp_path)
+    for inputs in (("in1.txt", "more", "empty"), ("in?.txt", "**/in3.txt"), (f"file://{tmp_path}",)):
+        given = text_options(inputs=inputs)
+        assert not background(given).started
+
+
+def test_a_complete_set_of_other_inputs_is_replaced_once_if_it_may_be(
+    text_options: Callable[..., PretokenizeOptions], tmp_path: Path
+) -> None:
+    pretokenize(text_options("in1.txt"))
+    new = text_options("in2.txt", append_eos=True, overwrite=True)
+    with background(new) as writer:
+        assert writer.started
+        assert writer.wait(SECONDS)
+    made = contents(tmp_path / "texts")
+    with background(new) as again:
+        assert (again.started, again.done) == (False, True)
+    pretokenize(text_options("in2.txt", append_eos=True, output=str(tmp_path / "alone"), publish="as-finished"))
+    assert made == contents(tmp_path / "texts") == contents(tmp_path / "alone")
 
 
 def test_a_source_that_only_the_trainer_knows_is_refused(options: Callable[..., PretokenizeOptions]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -496,6 +497,36 @@ def test_a_set_counts_as_complete_after_so_long_without_growth(finished: Path) -
         len(loader)
 
 
+def test_a_set_that_counts_as_complete_in_a_known_time_is_waited_for_until_then(
+    finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (finished / "_manifest.json").unlink()
+    for path in finished.iterdir():
+        os.utime(path)
+    with opened(finished, epochs=1, complete_after=1, wait_seconds=0.05) as loader:
+        assert len(take([loader], 1000)) == len(loader)
+    assert "it counts as complete in 1 s (complete_after) if it does not grow" in caplog.text
+
+
+def test_a_file_of_a_time_to_come_is_told_of(finished: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (finished / "_manifest.json").unlink()
+    *others, last = sorted(finished.iterdir())
+    for path in others:
+        os.utime(path, (time.time() - 7200, time.time() - 7200))
+    os.utime(last, (time.time() + 7200, time.time() + 7200))
+    with opened(finished, complete_after=1, wait_seconds=0.05) as loader:
+        _, told = until_error(loader, GrowthTimeoutError)
+        assert re.search(r"its last file was changed 7,[12]\d\d s in the future, by this machine's clock", told)
+        assert "give complete_after" not in told
+        assert "in the future" in caplog.text
+        os.utime(last, (time.time() - 1, time.time() - 1))
+        # A file that has another time has changed, and it is said which.
+        with pytest.raises(FileChangedError, match="part-00007"):
+            take([loader], 1000)
+    with opened(finished, complete_after=1) as loader:
+        assert len(loader)
+
+
 # ── states ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -522,6 +553,9 @@ def test_a_state_of_epoch_1_is_of_the_whole_set(files: list[Path], tmp_path: Pat
         state = loader.state_dict()
         loader.load_state_dict(state)
     with opened(finished) as loader, pytest.raises(CheckpointMismatchError, match="row_groups"):
+        loader.load_state_dict(state)
+    (finished / "_manifest.json").unlink()  # however much more comes, it is not the set of the state
+    with opened(finished) as loader, pytest.raises(CheckpointMismatchError, match="files is 5 in the checkpoint and 8"):
         loader.load_state_dict(state)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from growing_sets import Writer, copy_finished, make_files, quick_looks
 from torch.utils.data import DataLoader
 
+from parquet_loader import Component
 from parquet_loader.torch import TokenDataset
 from parquet_loader.trainers import TokenBatches
 
@@ -54,6 +56,49 @@ def test_a_dataset_follows_with_workers_and_without(
     thread.join()
     found = [torch.cat(parts[begin : begin + each]) for begin in range(0, len(parts), each)]
     assert all(map(torch.equal, found, expected))
+
+
+def ask_length(dataset: TokenDataset) -> None:
+    with pytest.raises(TypeError):
+        len(dataset)
+
+
+ASKED: dict[str, Callable[[TokenDataset], object]] = {
+    "its position": lambda dataset: dataset.state_dict(),
+    "for its length": ask_length,
+    "for its epoch": lambda dataset: dataset.epoch,
+    "to go somewhere": lambda dataset: dataset.load_state_dict(dataset.state_dict()),
+    "for a batch": lambda dataset: dataset.load_state_dict(next(iter(dataset))["state"]),
+    "for other weights": lambda dataset: (dataset.skip(1), dataset.reweight({"growing": 1, "steady": 2})),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "mixed"), [*((asked, True) for asked in ASKED), *((asked, False) for asked in list(ASKED)[:-1])]
+)
+def test_workers_follow_whatever_was_asked_of_the_dataset_before(
+    asked: str, mixed: bool, files: list[Path], tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "growing", files)
+    writer.show(6)
+    source: Any = writer.folder
+    options = OPTIONS
+    if mixed:
+        steady = copy_finished(files, tmp_path / "steady")
+        source = {"growing": Component(writer.folder, follow=True), "steady": steady}
+        options = {**OPTIONS, "follow": False, "weights": {"growing": 1, "steady": 1}}
+
+    def rows(dataset: TokenDataset, workers: int) -> list[torch.Tensor]:
+        ASKED[asked](dataset)
+        context = "fork" if workers else None
+        loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)
+        return [item["input_ids"] for item in itertools.islice(loader, 6 * max(1, workers))]
+
+    with (
+        TokenDataset(source, **options, with_state=True) as dataset,
+        TokenDataset(source, **options, with_state=True) as other,
+    ):
+        assert torch.equal(torch.cat(rows(dataset, 2)), torch.cat(rows(other, 0)))
 
 
 def test_a_trainer_is_given_a_number_of_steps(files: list[Path], expected: list[torch.Tensor], tmp_path: Path) -> None:

@@ -6,16 +6,18 @@ look(folder) -> Found -> decide(found, run) -> fresh | resume | done
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from ...errors import ConfigError, DataError, StorageError
+from ...errors import ConfigError, DataError, PathNotFoundError, StorageError
 from ...storage.growing import GROWING_NAME
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
 from ..sources.base import Source
 from ..sources.columns import kept_schema
+from ..sources.find import find_files, is_of
+from ..sources.registry import FILE_SOURCES
 from ..tokenizers.base import Tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
@@ -34,6 +36,7 @@ __all__ = [
     "run_of",
     "seen_fingerprint",
     "settings_of",
+    "source_changes",
 ]
 
 _FINGERPRINT_VERSION = 2
@@ -72,6 +75,53 @@ def settings_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> dict[str, 
         # Sets that were written before there was this option have no such key.
         **({"packing": asdict(options.packing)} if options.packing is not None else {}),
     }
+
+
+def source_changes(options: PretokenizeOptions, fingerprint: Mapping[str, object]) -> list[str]:
+    """In what the source of a complete set differs from that of options, by names alone: its inputs may be gone.
+
+    What a source of somebody's own keeps is not known.
+    """
+    found = fingerprint.get("source")
+    was: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
+    name, given = options.named_source()
+    if name == "hf":
+        is_commit = given.revision is not None and len(given.revision) == 40 and was.get("revision") is not None
+        names = ("dataset", "config", "split", *(("revision",) if is_commit else ()), "text_column")
+    elif name in FILE_SOURCES:
+        names = ("text_column", "text_unit")
+    else:
+        return []
+    changed = differences({each: was.get(each) for each in names}, {each: getattr(given, each) for each in names})
+    if name in FILE_SOURCES:
+        changed = _input_changes(given.inputs, [each["name"] for each in was.get("files", ())], options) + changed
+    kept = fingerprint.get("keep_columns")
+    return changed + differences(
+        {"keep_columns": list(kept) if isinstance(kept, Mapping) else []}, {"keep_columns": list(given.keep_columns)}
+    )
+
+
+def _input_changes(inputs: Sequence[str], files: Sequence[str], options: PretokenizeOptions) -> list[str]:
+    """In what inputs differ from those that stood for these files."""
+    places = [next((at for at, each in enumerate(inputs) if is_of(file, each)), None) for file in files]
+    if None in places:
+        return [f"inputs: the set has {files[places.index(None)]!r}, which is not among {', '.join(map(repr, inputs))}"]
+    unused = [each for each in inputs if not any(is_of(file, each) for file in files)]
+    changed = [f"inputs: the set has nothing of {each!r}" for each in unused if not _is_empty(each, options)]
+    if not changed and places != sorted(places, key=lambda at: at or 0):
+        return [f"inputs: the set has them in another order, first {files[0]!r}"]
+    return changed
+
+
+def _is_empty(given: str, options: PretokenizeOptions) -> bool:
+    """Whether an input is a folder that holds nothing to read, beside others that do."""
+    try:
+        find_files([given], options.storage_options)
+    except (PathNotFoundError, StorageError):
+        return False
+    except ConfigError:
+        return True
+    return False
 
 
 def seen_fingerprint(seen_before: Digests) -> dict[str, object]:

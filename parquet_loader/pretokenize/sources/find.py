@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from ...errors import ConfigError, PathNotFoundError, StorageError
@@ -16,7 +17,7 @@ from ...storage.remote import FsspecStorage
 from ...storage.secrets import Location
 from .compression import COMPRESSIONS
 
-__all__ = ["KNOWN_EXTENSIONS", "FileList", "InputFile", "Kind", "classify", "find_files"]
+__all__ = ["KNOWN_EXTENSIONS", "FileList", "InputFile", "Kind", "classify", "find_files", "is_of"]
 
 Kind = Literal["text", "json", "parquet", "csv"]
 
@@ -140,6 +141,31 @@ def find_files(
         shown = ", ".join(Location(each) for each in inputs)
         raise ConfigError(f"no file to read in {shown}{also}: looked for {KNOWN_EXTENSIONS}.")
     return FileList(files=tuple(found.values()), skipped=tuple(skipped))
+
+
+def is_of(name: str, given: str) -> bool:
+    """Whether an input stands for a file of that name, by the names alone: neither has to be there.
+
+    >>> is_of("/a/b/c.txt", "/a/b"), is_of("/a/b/c.txt", "/a/*/c.txt"), is_of("/a/b/c.txt", "/a/*.txt")
+    (True, True, False)
+    """
+    return _starts(_parts(name), _parts(given))
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a path, without the protocol, of which a filesystem may have several."""
+    path = local_path(name)
+    whole = str(Location(name)).split("://", 1)[-1] if path is None else path
+    return [part for part in whole.split("/") if part]
+
+
+def _starts(name: Sequence[str], given: Sequence[str]) -> bool:
+    if not given:
+        return True
+    if given[0] == "**" and any(_starts(name[at:], given[1:]) for at in range(len(name))):
+        return True
+    matches = bool(name) and (name[0] == given[0] or fnmatchcase(name[0], given[0]))
+    return matches and _starts(name[1:], given[1:])
 
 
 def _listed(

@@ -20,6 +20,7 @@ from .find import Kind, find_files
 from .hub import HubSource, open_hub_dataset, types_in_dataset
 
 __all__ = [
+    "FILE_SOURCES",
     "PRESETS",
     "SOURCE_OPTIONS",
     "Preset",
@@ -175,6 +176,7 @@ register_source("csv", _files("csv"), uses=("inputs", "text_column", "keep_colum
 register_source("hf", _hub, uses=("dataset", "config", "split", "revision", "text_column", "keep_columns"))
 
 _BUILT_IN = frozenset(_FACTORIES)
+FILE_SOURCES = _BUILT_IN - {"hf"}
 
 
 def is_found_anywhere(name: str) -> bool:
