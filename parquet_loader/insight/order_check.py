@@ -31,6 +31,7 @@ from ..order.mixture import BLOCK, Lattice
 from ..order.order import Order, Window, lane_range
 from ..order.progress import MixturePlan, MixtureProgress, Stage
 from ..runs import MixtureRun, SetRun
+from .sealed import growing_sets, grows
 
 __all__ = ["OrderReport", "check_order", "mixture_problems", "order_problems", "rank_problems", "run_problems"]
 
@@ -132,6 +133,8 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
             proved.append(text)
     if isinstance(run, MixtureRun) and run.progress.position:
         proved.append(f"the run: {_begin_words(run)}")
+    if growing_sets(run):
+        proved.append(f"what is there so far was looked at, as if it were all: {grows(run)}")
     return OrderReport(proved=() if problems else tuple(proved), problems=tuple(problems[:_MOST_PROBLEMS]))
 
 

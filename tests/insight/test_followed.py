@@ -14,6 +14,7 @@ from growing_sets import Writer, copy_finished, make_files, quick_looks
 
 from parquet_loader import Component, ConfigError, GrowthTimeoutError, ParquetLoader
 from parquet_loader.batch import Batch
+from parquet_loader.cli import main
 from parquet_loader.insight import check_chain, check_order, describe, find, open_run, plan, show, which
 from parquet_loader.options import LoaderOptions
 from parquet_loader.runs import SetRun
@@ -172,3 +173,15 @@ def test_steps_of_a_mixture_are_told_as_far_as_a_source_that_grows_is_there(
     with pytest.raises(ConfigError, match="give tokens or steps"):
         plan(run)
     assert plan(run, steps=count).steps == count
+
+
+def test_commands_refuse_what_is_not_known_of_a_set_that_grows(
+    writer: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer.show(4)
+    flags = [str(writer.folder), "--seq-len", "16", "--lanes", "8", "--window", "3", "--follow"]
+    for command in (["which", "--step", "20000"], ["show", "--step", "20000"], ["plan", "--steps", "20001"]):
+        assert main([command[0], *flags, *command[1:]]) == 2
+        assert "step 20,000 is not known yet: the set still grows" in capsys.readouterr().err
+    assert main(["check", "--order", *flags]) == 0
+    assert "as if it were all: the set still grows, of which 4 files are there" in capsys.readouterr().out

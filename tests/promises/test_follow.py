@@ -266,7 +266,7 @@ def test_patience_ends_with_one_error_and_the_loader_goes_on_when_asked_again(
     writer.show(2)
     with opened(writer.folder, wait_seconds=0.05) as loader:
         found, told = until_error(loader, GrowthTimeoutError)
-        assert "has not grown for 0 s" in told
+        assert "has not grown for 0.05 s" in told
         state = loader.state_dict()
         writer.finish()
         found += take([loader], 40 - len(found))
@@ -375,18 +375,18 @@ def test_a_set_that_grows_is_refused_by_whoever_does_not_follow_it(writer: Write
     opened(writer.folder, follow=False).close()
 
 
-def test_complete_after_without_follow_is_refused(writer: Writer, files: list[Path]) -> None:
-    writer.finish()
-    for source in (
-        writer.folder,
-        {"a": writer.folder},
-        {"a": Component(writer.folder, complete_after=5), "b": Component(files[0].parent, follow=True)},
-    ):
-        given = {} if isinstance(source, dict) and len(source) == 2 else {"complete_after": 5}
+def test_complete_after_without_follow_is_refused(finished: Path, files: list[Path]) -> None:
+    followed = Component(files[0].parent, follow=True)
+    both: dict[str, Any] = {"weights": {"a": 1, "b": 1}, "follow": False}
+    refused: list[tuple[object, dict[str, Any]]] = [
+        (finished, {"follow": False, "complete_after": 5}),
+        ({"a": finished, "b": finished}, {**both, "complete_after": 5}),
+        ({"a": Component(finished, complete_after=5), "b": followed}, both),
+    ]
+    for source, options in refused:
         with pytest.raises(ConfigError, match=r"complete_after=5 .* give follow=True too, or leave it out"):
-            opened(source, **{"follow": False, **given})
-    sources = {"a": writer.folder, "b": Component(files[0].parent, follow=True)}
-    opened(sources, follow=False, complete_after=5).close()
+            opened(source, **options)
+    opened({"a": finished, "b": followed}, **both, complete_after=5).close()
 
 
 @pytest.mark.parametrize("what", ["changed", "gone", "early"])
