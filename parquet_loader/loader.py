@@ -111,10 +111,10 @@ class ParquetLoader:
             whoever only ever adds whole files in the order of their paths: batches wait until what they need is there.
             Epoch 0 then takes row groups as they are stored, and ``window=None`` is about 4 million tokens. A state of
             such a run may be loaded without it once the set is complete. See docs/growing.md.
-        wait_seconds: how long a set that is followed is waited for without its growing, before that is an error; with
-            ``complete_after`` at least until that.
-        complete_after: with ``follow``, after how long without growth a set of another writer counts as complete: a
-            number of seconds, or ``"6h"``. None for never: then a manifest or a file ``_COMPLETE`` says so.
+        wait_seconds: how long a set that is followed is waited for without its growing, before that is an error: a
+            number of seconds, or ``"10m"``; with ``complete_after`` at least until that.
+        complete_after: with ``follow``, after how long without growth a set of another writer counts as complete, as
+            ``wait_seconds`` is given. None for never: then a manifest or a file ``_COMPLETE`` says so.
         strict: refuse to run where there are `remarks`.
 
     Raises:

@@ -99,7 +99,7 @@ class LoaderKeywords(TypedDict, total=False):
     raw_dtype: DType | None
     aligned: Aligned
     follow: bool
-    wait_seconds: float
+    wait_seconds: float | str
     complete_after: float | str | None
     strict: bool
 
@@ -144,7 +144,7 @@ class LoaderOptions:
     raw_dtype: DType | None = None
     aligned: Aligned = ()
     follow: bool = False
-    wait_seconds: float = 600.0
+    wait_seconds: float | str = 600.0
     complete_after: float | str | None = None
     strict: bool = False
 
@@ -192,11 +192,12 @@ class LoaderOptions:
             raise ConfigError(f"tail must be 'pad' or 'drop', not {self.tail!r}")
         if self.exhausted not in EXHAUSTED:
             raise ConfigError(f"exhausted must be 'raise' or 'redistribute', not {self.exhausted!r}")
-        for name in ("retry_seconds", "wait_seconds"):
-            seconds = getattr(self, name)
-            if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
-                raise ConfigError(f"{name} must be a number of seconds, 0 or more, not {seconds!r}")
-        seconds_of(self.complete_after)
+        seconds = self.retry_seconds
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
+            raise ConfigError(f"retry_seconds must be a number of seconds, 0 or more, not {seconds!r}")
+        seconds_of("wait_seconds", self.wait_seconds)
+        if self.complete_after is not None:
+            seconds_of("complete_after", self.complete_after)
         check_type("column", self.column, str, type(None))
         check_type("storage_options", self.storage_options, Mapping, type(None))
         check_type("cache_dir", self.cache_dir, str, os.PathLike, type(None))
@@ -328,22 +329,20 @@ def padding_id(value: object, bound: int) -> int:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def seconds_of(complete_after: object) -> float | None:
-    """The seconds of ``complete_after``: a number of them, or text such as ``"6h"``.
+def seconds_of(name: str, given: object) -> float:
+    """The seconds of an option: a number of them, or text such as ``"6h"``.
 
     Raises:
         ConfigError: neither.
     """
-    if complete_after is None:
-        return None
-    value = complete_after
+    value = given
     if isinstance(value, str) and value[-1:] in _UNITS:
         with contextlib.suppress(ValueError):
             value = float(value[:-1]) * _UNITS[value[-1:]]
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+    endless = value == math.inf and name != "wait_seconds"
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0 or endless:
         raise ConfigError(
-            f"complete_after must be a number of seconds, or text such as '90s', '30m', '6h' or '2d', not "
-            f"{complete_after!r}"
+            f"{name} must be a number of seconds, 0 or more, or text such as '90s', '30m', '6h' or '2d', not {given!r}"
         )
     return float(value)
 

@@ -15,6 +15,7 @@ from .formats.raw import said_eos
 from .index.index import DatasetIndex
 from .order.order import Order
 from .storage.base import Storage
+from .storage.opening import FsspecStorage, LocalStorage
 
 __all__ = ["of_streams", "read_amplification", "remarks"]
 
@@ -43,6 +44,12 @@ def remarks(
         *_of_the_window(config, seq_len),
         *_of_the_ranks(config, world_size),
     )
+
+
+def of_growth(storage: Storage) -> Iterator[str]:
+    """What to say of a set that is still being written, which has just been listed."""
+    if isinstance(storage, (LocalStorage, FsspecStorage)) and storage.still_grows:
+        yield f"{storage.root} is still being written: this is of the files that are there, and more will come"
 
 
 def of_streams(index: DatasetIndex, storage: Storage, eos_id: int | None) -> Iterator[str]:

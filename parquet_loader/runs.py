@@ -43,7 +43,7 @@ from .order.ending import finish_of
 from .order.mixture import BLOCK, Lattice, Weights, integer_weights, shown_weights
 from .order.order import Window
 from .order.progress import MixturePlan, MixtureProgress, Progress, Stage, traced
-from .sets import Component, OpenSet, open_set
+from .sets import WITHOUT_FOLLOW, Component, OpenSet, open_set
 from .storage.opening import Source
 
 if TYPE_CHECKING:
@@ -537,6 +537,10 @@ class MixtureRun(Run):
             if given is not None:
                 hint = "max_epochs of a Component" if name == "epochs" else "index of a Component"
                 raise ConfigError(f"{name}={given!r} is for one set; a mixture has {hint} for each source")
+        own = [each.follow if isinstance(each, Component) else None for each in sources.values()]
+        follows = any(options.follow if each is None else each for each in own)
+        if options.complete_after is not None and not follows:
+            raise ConfigError(WITHOUT_FOLLOW.format(options.complete_after))
         self._sources = dict(sources)
         self.names = tuple(sorted(sources))
         self._sets: dict[str, OpenSet | ParquetLoaderError] = {}

@@ -47,13 +47,16 @@ from .storage.base import FileInfo, Storage
 from .storage.opening import Source, is_local, open_storage
 from .storage.secrets import redact
 
-__all__ = ["Component", "OpenSet", "open_set"]
+__all__ = ["WITHOUT_FOLLOW", "Component", "OpenSet", "open_set"]
 
 _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the network could carry meanwhile
 # What `window=None` aims at: a window of a set alone, and of each source of a mixture, all of which are held together.
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
 _FILES_OF_FILLS = 8  # that are looked at, for columns that a fill would hide
+WITHOUT_FOLLOW = (
+    "complete_after={!r} tells when a set that is followed counts as complete: give follow=True too, or leave it out"
+)
 _FOLLOWED_TOKENS = 4_000_000  # of a set that is followed: the first batch waits for the first window
 
 
@@ -143,7 +146,8 @@ class Component:
             object.__setattr__(self, name, value)
         if packing is not None:
             check_packing(packing)
-        seconds_of(complete_after)
+        if complete_after is not None:
+            seconds_of("complete_after", complete_after)
         check_type("column", column, str, type(None))
         check_type("storage_options", storage_options, Mapping, type(None))
         check_type("index", index, DatasetIndex, str, os.PathLike, type(None))
@@ -318,11 +322,18 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         raw_dtype=raw_dtype,
         aligned=tuple(aligned),
     )
+    if not follow and (part.complete_after is not None or (not mixed and options.complete_after is not None)):
+        raise ConfigError(
+            WITHOUT_FOLLOW.format(options.complete_after if part.complete_after is None else part.complete_after)
+        )
     if follow:
         if part.index is not None:
             raise ConfigError("follow=True looks at the files as they come, and index= is of those of an earlier time")
         complete_after = options.complete_after if part.complete_after is None else part.complete_after
-        patience = Patience(wait_seconds=options.wait_seconds, complete_after=seconds_of(complete_after))
+        patience = Patience(
+            wait_seconds=seconds_of("wait_seconds", options.wait_seconds),
+            complete_after=None if complete_after is None else seconds_of("complete_after", complete_after),
+        )
         growth = Follower(storage, kind, read, patience)
         index, complete = growth.known
     elif part.index is None:

@@ -172,7 +172,8 @@ def test_a_fill_that_the_columns_type_does_not_hold_is_refused(folder: Path, tmp
     write_aligned(tmp_path / "web", LENGTHS, {}, first=1000)
     sources = {"web": Component(tmp_path / "web", fill={"mask": 7}), "chat": folder}
     options = {"weights": {"web": 0.5, "chat": 0.5}, "aligned": ["mask"], "cache_dir": tmp_path}
-    assert "is no value of the aligned column 'mask', which is bool" in refused(sources, **options)
+    told = refused(sources, **options)
+    assert "source 'web': fill={'mask': 7} is no value of the aligned column 'mask', which is bool" in told
 
 
 def test_a_fill_for_a_column_that_files_have_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_fills_that_no_type_holds_together_are_named(folder: Path, tmp_path: Pat
     sources = {name: Component(folder, fill={"new": fill}) for name, fill in fills.items()}
     told = refused(sources, weights={"a": 0.5, "b": 0.5}, aligned=["new"])
     assert "no type holds all that fill has for 'new'" in told
-    assert "0.5 for" in told
+    assert "0.5 for source 'b'" in told
     assert f"{2**63} for" in told
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import ConfigError
+from parquet_loader import ConfigError, GrowthTimeoutError, ParquetLoader
 from parquet_loader.options import LoaderKeywords, LoaderOptions
 
 
@@ -33,3 +36,22 @@ def test_options_are_checked_when_made() -> None:
 def test_options_show_no_secret() -> None:
     options = LoaderOptions(seq_len=8, lanes=2, storage_options={"secret": "hunter2"})
     assert "hunter2" not in repr(options)
+
+
+@pytest.mark.parametrize("name", ["wait_seconds", "complete_after"])
+def test_times_are_numbers_or_text_with_a_unit(name: str) -> None:
+    for value in (0, 1.5, "90s", "2m", "6h"):
+        LoaderOptions(seq_len=8, lanes=2, **{name: value})  # type: ignore[arg-type]
+    for wrong in (-1, "-2m", "2 weeks", "m", True, float("nan"), [1]):
+        with pytest.raises(ConfigError, match=rf"{name} must be a number of seconds, 0 or more, or text such as"):
+            LoaderOptions(seq_len=8, lanes=2, **{name: wrong})  # type: ignore[arg-type]
+
+
+def test_a_wait_is_told_as_it_was_given(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1, 2]]}), tmp_path / "0.parquet")
+    options = LoaderOptions(seq_len=8, lanes=2, follow=True, wait_seconds="0.0025m")
+    with (
+        ParquetLoader(tmp_path, **options.keywords()) as loader,
+        pytest.raises(GrowthTimeoutError, match=r"has not grown for 0\.15 s"),
+    ):
+        next(iter(loader))

@@ -45,7 +45,7 @@ def mixture_bytes(sources: Mapping[str, EngineConfig], progress: MixtureProgress
     configs, columns = list(sources.values()), progress.seq_len + plan.overlap
     apart = [progress.apart(name, plan.lattice) for name in sources]
     stretches = [tokens + columns if tokens else 0 for tokens in apart]
-    return required_together(configs, sheets_bytes(configs, columns), stretches)
+    return required_together(configs, sheets_bytes(sources, columns), stretches)
 
 
 def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
@@ -53,19 +53,19 @@ def _sheet_dtype(sources: Sequence[EngineConfig]) -> np.dtype[np.integer]:
     return max((source.held_dtype for source in sources), key=lambda dtype: dtype.itemsize)
 
 
-def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
+def aligned_dtypes(sources: Mapping[str, EngineConfig]) -> dict[str, np.dtype[Any]]:
     """What batches have beside the tokens: each name, sorted, and the type that holds the values of all sources.
 
     Raises:
         ConfigError: there is none, or what a source has in their place is no such value.
     """
     stored: dict[str, list[np.dtype[Any]]] = {}
-    for source in sources:
+    for source in sources.values():
         for plane in source.aligned:
             stored.setdefault(plane.column, []).append(plane.dtype)
         for name, fill in source.fills.items():
             stored.setdefault(name, []).extend([source.dtype] * (fill == "tokens"))
-    numbers = [(source, *each) for source in sources for each in source.fills.items() if each[1] != "tokens"]
+    numbers = [(of, *each) for of, source in sources.items() for each in source.fills.items() if each[1] != "tokens"]
     # What no source that is drawn any more has stored, is of the type that its numbers are.
     alone = {name: [np.array(fill).dtype for _, other, fill in numbers if other == name] for name in stored}
     for name, dtypes in alone.items():
@@ -74,23 +74,24 @@ def aligned_dtypes(sources: Sequence[EngineConfig]) -> dict[str, np.dtype[Any]]:
             try:
                 common_dtype(name, dtypes)
             except ConfigError as error:
-                told = ", ".join(f"{fill!r} for {each.storage.root}" for each, other, fill in numbers if other == name)
+                told = ", ".join(f"{fill!r} for source {of!r}" for of, other, fill in numbers if other == name)
                 raise ConfigError(f"no type holds all that fill has for {name!r}: {told}") from error
     found = {name: common_dtype(name, stored[name]) for name in sorted(stored)}
-    for source, name, fill in numbers:
+    for of, name, fill in numbers:
         if not holds(found[name], float(fill) if isinstance(fill, str) else fill):
             raise ConfigError(
-                f"fill={{{name!r}: {fill!r}}} of {source.storage.root} is no value of the aligned column {name!r}, "
-                f"which is {found[name]}"
+                f"source {of!r}: fill={{{name!r}: {fill!r}}} is no value of the aligned column {name!r}, which is "
+                f"{found[name]}"
             )
     return found
 
 
-def sheets_bytes(sources: Sequence[EngineConfig], columns: int) -> int:
+def sheets_bytes(sources: Mapping[str, EngineConfig], columns: int) -> int:
     """The most that sheets hold, and what is picked from them, in rows of so many columns."""
-    rows = (_SHEETS * len(sources) + 1) * (sources[0].last - sources[0].first)
+    configs = list(sources.values())
+    rows = (_SHEETS * len(configs) + 1) * (configs[0].last - configs[0].first)
     aligned = sum(dtype.itemsize for dtype in aligned_dtypes(sources).values())
-    return rows * columns * (_sheet_dtype(sources).itemsize + aligned)
+    return rows * columns * (_sheet_dtype(configs).itemsize + aligned)
 
 
 class Picked:
@@ -283,7 +284,7 @@ class Mixer:
         configs = list(sources.values())
         self._first, self._last = configs[0].first, configs[0].last
         columns = progress.seq_len + plan.overlap
-        dtype, aligned = _sheet_dtype(configs), aligned_dtypes(configs)
+        dtype, aligned = _sheet_dtype(configs), aligned_dtypes(sources)
         self._sources = sources
         self._aligned = {name: place for place, name in enumerate(aligned, 1)}
         self._sheets = _Sheets(
@@ -301,7 +302,7 @@ class Mixer:
             dtype=dtype,
             counters=counters,
             least_bytes=mixture_bytes(sources, progress, plan),
-            reserved_bytes=sheets_bytes(configs, columns),
+            reserved_bytes=sheets_bytes(sources, columns),
             names=list(sources),
         )
         self._block: Block | None = None

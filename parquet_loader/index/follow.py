@@ -328,7 +328,7 @@ class Follower:
         is_patient = self._seconds_left() is not None and not self._is_ahead()
         if now - max(begun, self._grown) > self._patience.wait_seconds and not is_patient:
             raise GrowthTimeoutError(
-                f"{root} has not grown for {self._patience.wait_seconds:,.0f} s (wait_seconds), and is not complete: "
+                f"{root} has not grown for {self._patience.wait_seconds:,g} s (wait_seconds), and is not complete: "
                 f"{self.describe()}{self._ways()}"
             )
 

@@ -30,7 +30,7 @@ from ..formats.known import format_named
 from ..index.build import raw_dtype_of
 from ..index.index import DatasetIndex
 from ..options import Aligned, aligned_columns, all_cores, check_packing, file_format, integer
-from ..remarks import of_streams
+from ..remarks import of_growth, of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -222,7 +222,7 @@ def check(
         refuse_state(Path(state).expanduser())
     needs = Needs(aligned=tuple(aligned_columns(aligned)), rows=_rows(packing, seq_len, overlap, pad_id))
     dtype = raw_dtype_of(raw_dtype)
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format), growing=True)
     workers = threads or (max(_REMOTE_REQUESTS, all_cores()) if storage.is_remote else all_cores())
     expected = index if isinstance(index, DatasetIndex) or index is None else DatasetIndex.load(index)
     column = column or (expected.column if expected is not None else None)
@@ -250,7 +250,7 @@ def check(
         kept.save()
         raise
     faults = [*faults, *run.faults(), *needs.faults(storage, found, workers)]
-    notes = [*found.remarks(), *of_streams(found, storage, eos_id), *_of_ends(found, run.ends())]
+    notes = [*found.remarks(), *of_growth(storage), *of_streams(found, storage, eos_id), *_of_ends(found, run.ends())]
     unreadable = {fault.path for fault in faults if fault.kind == "unreadable"}
     changes = kept.changes(unreadable)
     if changes is not None:

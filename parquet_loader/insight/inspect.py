@@ -28,7 +28,7 @@ from ..index.build import index_storage, raw_dtype_of
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
 from ..options import IndexLike, file_format
-from ..remarks import of_streams
+from ..remarks import of_growth, of_streams
 from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
@@ -283,7 +283,7 @@ def inspect(
         StorageError: a path that cannot be listed or read.
     """
     dtype = raw_dtype_of(raw_dtype)
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format), growing=True)
     left_out: list[Fault] = []
     if index is None:
         try:
@@ -343,7 +343,7 @@ def inspect(
         sampled_documents=sum(len(each.lengths) for each in looked),
         samples=tuple(_sampled(found, each, tokenizer) for each in _of_some(looked)),
         manifest=_manifest(source, storage_options, retry_seconds) or _written(storage, found),
-        remarks=(*found.remarks(), *of_streams(found, storage, eos_id)),
+        remarks=(*found.remarks(), *of_growth(storage), *of_streams(found, storage, eos_id)),
         problems=(
             *_left_out(left_out, found),
             *damaged,
@@ -368,7 +368,7 @@ def candidates(
     Raises:
         StorageError, DataError: no file can be read.
     """
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format))
+    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format), growing=True)
     listed = storage.list_files()
     known = format_of(storage, listed, format)
     reader = known.reader(storage, listed, raw_dtype_of(raw_dtype))

@@ -22,6 +22,7 @@ from ..order.progress import MixtureProgress, Progress, traced
 from ..remarks import remarks
 from ..runs import MixtureRun, SetRun, windows_of
 from .reads import RankReads, reads_of_ranks, stretches
+from .sealed import check_known, growing_sets, grows
 
 __all__ = [
     "Cuts",
@@ -250,13 +251,15 @@ def plan(
             are refused then, as the loader does.
 
     Raises:
-        ConfigError: tokens and steps at once, or numbers that are none.
+        ConfigError: tokens and steps at once, or numbers that are none; or of a set that still grows more than is known
+            of it, or neither.
     """
     if tokens is not None and steps is not None:
         raise ConfigError(f"give tokens={tokens} or steps={steps}, not both")
     options, progress = run.options, run.progress
     rows, over = _rows_to_go(run, tokens, steps)
     end, error = _advanced(run, rows)
+    check_known(run, end.rows_before(end.position))
     dividing = dividing_world_sizes(options.lanes)
     if world_sizes is None and part is not None:
         world_sizes = [part[1]]
@@ -306,12 +309,12 @@ def _rows_to_go(run: SetRun | MixtureRun, tokens: int | None, steps: int | None)
         rows = -(-max(0, wanted - progress.position) // options.seq_len)
     elif steps is not None:
         rows = max(0, integer("steps", steps, 0, 2**62) - progress.rows_before(progress.position))
+    elif growing_sets(run):
+        raise ConfigError(f"nobody knows where the epoch ends, as {grows(run)}: give tokens or steps")
     elif isinstance(run, MixtureRun):
         whole = sum(each.config.order.total_tokens for each in run.sets.values())
         wanted = (run.epoch + 1) * whole // options.lanes
         rows = -(-max(0, wanted - progress.position) // options.seq_len)
-    elif not run.is_complete:
-        raise ConfigError("the set is still being written, and nobody knows where its epoch ends: give tokens or steps")
     elif run.finish is not None:
         rows = 2**62
     else:
@@ -616,7 +619,7 @@ def _peak_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig], l
         windows = windows_of(configs[ONLY], run.progress.position)
     else:
         windows = demand(configs, run.progress, run.plan)
-        reserved = sheets_bytes(sources, run.options.seq_len + run.options.overlap)
+        reserved = sheets_bytes(configs, run.options.seq_len + run.options.overlap)
     whole = ((place, window) for place, window in windows if window is not None)
     some = islice(whole, 4 * (len(sources) + workers) + 8)
     return expected_peak_bytes(sources, some, least_bytes=least_bytes, reserved_bytes=reserved)

@@ -29,6 +29,7 @@ from ..order.order import lane_range
 from ..runs import MixtureRun, SetRun, Step
 from .fragments import Occurrence, Stretches, occurrences, stretches_of
 from .lengths import KnownLengths
+from .sealed import check_known, grows, known_steps
 from .steps import MOST_STEPS, MixtureSteps, SetSteps, is_skipped, rows_of, step_of
 
 __all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
@@ -183,7 +184,8 @@ def which(
         rank, world_size: the rows of this rank, in place of ``rows``.
 
     Raises:
-        ConfigError: no such step, row or column; or a world size that the loader would refuse.
+        ConfigError: no such step, or none that is known of a set that still grows; no such row or column; or a world
+            size that the loader would refuse.
         SourceExhaustedError: a source of the mixture ends before the step.
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
@@ -209,11 +211,11 @@ def find(
         document: its number in the row group.
         source: of a mixture.
         steps: to look at, without gaps. None for all of ``epochs`` where they are given; else for all that were run,
-            or where none was, all of the first epoch of the set or source.
+            or where none was, all of the first epoch of the set or source. Of what still grows, no more than is known.
         epochs: of the set or source, to look at; None for all that steps come to.
 
     Raises:
-        ConfigError: no such document.
+        ConfigError: no such document; or steps, epochs or a document of which nothing is known, as the set still grows.
         StorageError, DataError: a row group cannot be read, or is not what the index says.
     """
     return Tracer(run).find(file, row_group, document, source=source, steps=steps, epochs=epochs)
@@ -252,6 +254,7 @@ class Tracer:
             rows = range(*lane_range(integer("rank", rank, 0, world_size - 1), world_size, lanes))
         picked = range(lanes) if rows is None else sorted({integer("a row", row, 0, lanes - 1) for row in rows})
         at = step_of(self._run, integer("step", step, 0, MOST_STEPS))
+        check_known(self._run, step + 1)
         return trace_of(at, np.array(picked, np.int64), columns=columns, known=self._lengths)
 
     def find(
@@ -282,12 +285,28 @@ class Tracer:
         now = run.progress.rows_before(run.progress.position)
         if steps is None and epochs is None:
             steps, epochs = (range(now), None) if now else (None, range(1))
+        limit = known_steps(run)
+        if limit is not None and steps is not None:
+            check_known(run, steps.stop)
+        elif limit is not None:
+            steps = range(limit)
+        order = config.order
+        if config.growth is not None and epochs is not None:
+            if epochs.stop > 1:
+                raise ConfigError(f"epoch {epochs.stop - 1} is not known yet: {grows(run)}")
+            if group >= order.sealed_windows * order.window:
+                raise ConfigError(
+                    f"row group {row_group} of {file} is in a window that is not whole yet, and in no step that is "
+                    f"known: {grows(run)}"
+                )
         first, last = (0, None) if steps is None else (steps.start, steps.stop)
         lane_steps = SetSteps(run) if isinstance(run, SetRun) else MixtureSteps(run, source or ONLY)
         if epochs is None:
             assert steps is not None
             epochs = lane_steps.epochs(steps, run.options.overlap)
         epochs = lane_steps.delivered(epochs)
+        if config.growth is not None and group >= order.sealed_windows * order.window:
+            epochs = range(0)  # steps that are known have nothing of it
         found = [
             place
             for epoch in epochs

@@ -24,6 +24,7 @@ it leaves no moment in which a replacement could slip through.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -32,8 +33,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from ..advice import conversion_of
-from ..errors import ConfigError, FileChangedError, PathNotFoundError, StorageError
-from .growing import GROWING_NAME, MANIFEST_NAME
+from ..errors import ConfigError, FileChangedError, ParquetLoaderError, PathNotFoundError, StorageError
+from .growing import GROWING_NAME, MANIFEST_NAME, Growing
 from .kinds import beside, is_data, is_hidden, kind_of, of_one_kind, patterns
 
 __all__ = [
@@ -226,8 +227,22 @@ class Listing:
         places = {place for found in every if found.is_named for place in beside(found.path)}
         return sorted(places - {found.path for found in every})
 
-    def data_files(self, root: str, shown: str, kind: str | None, *, follow: bool = False) -> list[FileInfo]:
+    def data_files(
+        self,
+        root: str,
+        shown: str,
+        kind: str | None,
+        *,
+        follow: bool = False,
+        read: Callable[[str], bytes] | None = None,
+    ) -> list[FileInfo]:
         """The files of one kind by path, of a source that is shown as ``shown``; says clearly when there are none.
+
+        Args:
+            root: what their paths begin with.
+            shown, kind: see above.
+            follow: whether a set that is still being written is taken as it is now.
+            read: what a path holds, for what a writer says of its failure.
 
         Raises:
             ConfigError: a file is named twice, there are files of several kinds, or the set is still being written,
@@ -236,7 +251,7 @@ class Listing:
             StorageError: a file has no size, or a name that is not UTF-8.
         """
         if not follow:
-            self._refuse_growing(root, shown)
+            self._refuse_growing(root, shown, read)
         files: dict[str, FileInfo] = {}
         named: set[str] = set()
         every = [found for each in self.found for found in each]
@@ -268,16 +283,29 @@ class Listing:
             )
         return [files[path] for path in sorted(files)]
 
-    def _refuse_growing(self, root: str, shown: str) -> None:
-        for path in sorted(self._tell_of_growth):
-            folder = path.removesuffix(GROWING_NAME)
-            if folder != path and folder + MANIFEST_NAME not in self._tell_of_growth:
-                where = f"{shown.rstrip('/')}/{folder[len(root) :]}".rstrip("/")
-                raise ConfigError(
-                    f"{where} is still being written: it has a {GROWING_NAME} and no {MANIFEST_NAME}. Read it while it "
-                    "grows, with follow=True, or wait until it is complete; if its writer has failed or died, run that "
-                    "again"
-                )
+    def growing(self) -> list[str]:
+        """The markers of sets that are still being written."""
+        return [
+            path
+            for path in sorted(self._tell_of_growth)
+            if path.endswith("/" + GROWING_NAME)
+            and path.removesuffix(GROWING_NAME) + MANIFEST_NAME not in self._tell_of_growth
+        ]
+
+    def _refuse_growing(self, root: str, shown: str, read: Callable[[str], bytes] | None) -> None:
+        for path in self.growing():
+            where = f"{shown.rstrip('/')}/{path.removesuffix(GROWING_NAME)[len(root) :]}".rstrip("/")
+            reason = None
+            with contextlib.suppress(ParquetLoaderError, OSError):  # it may be gone, or no marker of this version
+                reason = None if read is None else Growing.from_json(read(path), path).reason
+            state = (
+                "is still being written" if reason is None else f"is not complete, as its writer has failed: {reason}"
+            )
+            again = "if its writer has failed or died, run that again" if reason is None else "run the writer again"
+            raise ConfigError(
+                f"{where} {state}; it has a {GROWING_NAME} and no {MANIFEST_NAME}. Read it while it grows, with "
+                f"follow=True (--follow of a command), or wait until it is complete; {again}"
+            )
 
 
 def changed_error(path: str, how: str, now: tuple[int | None, str] | None = None) -> FileChangedError:

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from ..errors import PathNotFoundError, StorageError
 from .base import (
@@ -36,10 +36,16 @@ class LocalStorage:
     Args:
         paths: what the source consists of.
         kind: of the files that are meant, see `kinds`; None for that which is there.
+        growing: see `open_storage`.
+
+    Attributes:
+        still_grows: whether the last listing was of a set that is still being written.
     """
 
-    def __init__(self, paths: Sequence[str], kind: str | None = None) -> None:
+    def __init__(self, paths: Sequence[str], kind: str | None = None, *, growing: bool = False) -> None:
         self._kind = kind
+        self._takes_growing = growing
+        self.still_grows = False
         self._entries = [_local_entry(path) for path in paths]
         self._base = common_base(entry.base for entry in self._entries)
 
@@ -78,7 +84,10 @@ class LocalStorage:
         listing = self.find(is_data, lost)
         beside = [(path, status) for path in listing.beside() if (status := status_of(path)) is not None]
         listing.found.append([_found(path, status, is_beside=True) for path, status in beside])
-        return listing.data_files(self._base, self.root, self._kind)
+        self.still_grows = bool(listing.growing())
+        return listing.data_files(
+            self._base, self.root, self._kind, follow=self._takes_growing, read=lambda path: Path(path).read_bytes()
+        )
 
     def find(self, wants: Callable[[str], bool], lost: dict[str, StorageError] | None = None) -> Listing:
         """All files that are wanted, of whatever kind; ``lost`` is given those that cannot be looked at."""

@@ -24,6 +24,7 @@ def open_storage(
     *,
     retry_seconds: float = RETRY_SECONDS,
     kind: str | None = None,
+    growing: bool = False,
 ) -> Storage:
     """The storage of a source.
 
@@ -33,6 +34,7 @@ def open_storage(
         retry_seconds: how long a request over the network is tried again once it has failed.
         kind: of the files that are meant, see `kinds`; None for that which is there. A storage of your own lists what
             it lists.
+        growing: whether a set that is still being written is taken as it is now, and not refused.
 
     Raises:
         ConfigError: an empty list, what is no path, or entries on different filesystems.
@@ -66,10 +68,10 @@ def open_storage(
     if len(local) == len(urls):
         if storage_options:
             raise ConfigError(f"storage_options {sorted(storage_options)} do not apply to local paths; leave them out")
-        return LocalStorage(local, kind)
+        return LocalStorage(local, kind, growing=growing)
     if local:
         raise ConfigError(f"{local[0]} is a local path and others are URLs; give each its own loader")
-    return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds, kind=kind)
+    return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds, kind=kind, growing=growing)
 
 
 def is_local(source: Source) -> bool:

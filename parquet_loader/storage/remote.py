@@ -54,9 +54,11 @@ class FsspecStorage:
         storage_options: for the filesystem.
         retry_seconds: how long a request is tried again once it has failed.
         kind: of the files that are meant, see `kinds`; None for that which is there.
+        growing: see `open_storage`.
 
     Attributes:
         is_in_memory: whether the files are in this process's memory, where no other one sees them.
+        still_grows: whether the last listing was of a set that is still being written.
     """
 
     def __init__(
@@ -66,8 +68,11 @@ class FsspecStorage:
         *,
         retry_seconds: float = RETRY_SECONDS,
         kind: str | None = None,
+        growing: bool = False,
     ) -> None:
         self._kind = kind
+        self._takes_growing = growing
+        self.still_grows = False
         locations = [Location(url) for url in urls]
         self._urls = [str(location) for location in locations]
         self.scrubber = Scrubber(urls, storage_options)
@@ -150,7 +155,13 @@ class FsspecStorage:
         listing.found.append(
             [Found(path, info.get("size"), _version(info), False, _modified(info), True) for path, info in beside]
         )
-        return listing.data_files(self._base, self.root, self._kind)
+        self.still_grows = bool(listing.growing())
+        return listing.data_files(self._base, self.root, self._kind, follow=self._takes_growing, read=self._read_whole)
+
+    def _read_whole(self, path: str) -> bytes:
+        info = self._info(path)
+        size = int(info.get("size") or 0)
+        return self.read(FileInfo(path=path[len(self._base) :], size=size, version=_version(info)), 0, size)
 
     @property
     def is_folder(self) -> bool:

@@ -142,3 +142,9 @@ def test_what_was_left_out_is_not_said_to_be_verified(
     for arguments, says in ((), "of others the page checksums"), (("--column-only",), "others were not read"):
         assert main(["check", str(folder), "--cache-dir", str(tmp_path / "cache"), *arguments]) == 0
         assert says in capsys.readouterr().out
+
+
+def test_checking_a_set_that_grows_takes_what_is_there_and_says_so(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    (folder / "_growing.json").write_text("{}")
+    assert main(["check", str(folder)]) == 0
+    assert f"{folder} is still being written: this is of the files that are there" in capsys.readouterr().out

@@ -149,3 +149,11 @@ def test_candidate_columns_are_counted_by_file(tmp_path: Path, capsys: pytest.Ca
 def test_where_nothing_can_be_told_nothing_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path / "absent")]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_inspecting_a_set_that_grows_takes_what_is_there_and_says_so(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (folder / "_growing.json").write_text("{}")
+    assert main(["inspect", str(folder)]) == 0
+    assert f"{folder} is still being written: this is of the files that are there" in capsys.readouterr().out

@@ -364,12 +364,29 @@ def test_nothing_is_waited_for_where_nobody_writes(tmp_path: Path) -> None:
 def test_a_set_that_grows_is_refused_by_whoever_does_not_follow_it(writer: Writer) -> None:
     writer.show(3)
     for refuse in (lambda: opened(writer.folder, follow=False), lambda: build_index(writer.folder)):
-        with pytest.raises(ConfigError, match=r"still being written.*follow=True.*wait until it is complete"):
+        with pytest.raises(ConfigError, match=r"still being written.*follow=True.*--follow.*wait until it is complete"):
             refuse()
+    writer.beat("failed", "the disk is full")
+    with pytest.raises(ConfigError, match=r"its writer has failed: the disk is full; .* run the writer again"):
+        build_index(writer.folder)
     writer.finish()
     opened(writer.folder, follow=False).close()
     writer.beat()  # a folder with a manifest is complete whatever else lies there
     opened(writer.folder, follow=False).close()
+
+
+def test_complete_after_without_follow_is_refused(writer: Writer, files: list[Path]) -> None:
+    writer.finish()
+    for source in (
+        writer.folder,
+        {"a": writer.folder},
+        {"a": Component(writer.folder, complete_after=5), "b": Component(files[0].parent, follow=True)},
+    ):
+        given = {} if isinstance(source, dict) and len(source) == 2 else {"complete_after": 5}
+        with pytest.raises(ConfigError, match=r"complete_after=5 .* give follow=True too, or leave it out"):
+            opened(source, **{"follow": False, **given})
+    sources = {"a": writer.folder, "b": Component(files[0].parent, follow=True)}
+    opened(sources, follow=False, complete_after=5).close()
 
 
 @pytest.mark.parametrize("what", ["changed", "gone", "early"])
