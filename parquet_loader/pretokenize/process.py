@@ -78,6 +78,7 @@ class Background:
         self._output = output
         self._replaced = replaced  # of a complete set, which is there until the writer removes it
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: threading.Thread | None = None
         self._owner = os.getpid()
         self._look_seconds = _LOOK_SECONDS if self._output.filesystem.is_local else _LOOK_SECONDS_AWAY
         self._next_look = 0.0
@@ -197,18 +198,43 @@ class Background:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            if self._watch is not None:
+                self._watch.join(_END_SECONDS)
             with contextlib.suppress(OSError):
                 cast("IO[bytes]", process.stdin).close()
 
     def _told_by(self, growing: Growing | None) -> str:
         """Why the writer that this process has started ended, in a sentence."""
         process = cast("subprocess.Popen[bytes]", self._process)
-        said = _last_line(self.log)
-        if growing is not None and growing.state == "failed" and growing.writer.pid == process.pid:
-            said = growing.reason or said
-        status = process.returncode
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"the writer of {self.folder} {how}{f': {said}' if said else ''}" + ("" if said[-1:] == "." else ".")
+        how = _ending(process.returncode)
+        told = f"{how}: {said}" if (said := _last_line(self.log)) else how
+        if growing is not None and growing.state == "failed" and growing.writer.pid == process.pid and growing.reason:
+            told = growing.reason if growing.reason.startswith(how) else f"{how}: {growing.reason}"
+        was = "was " if process.returncode < 0 else ""
+        return f"the writer of {self.folder} {was}{told}" + ("" if told[-1:] == "." else ".")
+
+    def _say_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the writer ends, and if it was killed, say so in the folder: whoever follows it learns at once.
+
+        Where folders have no locks another run may have taken over meanwhile, and the heartbeat has to tell.
+        """
+        while process.poll() is None:
+            time.sleep(_LOOK_SECONDS)
+        if process.returncode == 0 or not has_locks(self._output.filesystem):
+            return
+        with contextlib.suppress(ParquetLoaderError, OSError):  # somebody writes again, or the folder is gone
+            lock = self._output.lock()
+            try:
+                growing = self.progress()
+                if growing is None or growing.state != "growing" or growing.writer.pid != process.pid:
+                    return
+                how, said = _ending(process.returncode), _last_line(self.log)
+                reason = f"{how}: {said}" if said else how
+                failed = replace(growing, state="failed", reason=reason, tokens_per_second=None)
+                self._output.write_growing(failed.to_json())
+            finally:
+                if lock is not None:
+                    os.close(lock)
 
     def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
         """Wait until the folder says that the set grows or is complete, so that a loader can open it.
@@ -225,6 +251,10 @@ class Background:
         while not self.done:
             if self._process is None and (started := start()) is not None:
                 self._process, self.log = started
+                self._watch = threading.Thread(
+                    target=self._say_if_it_ends, args=started[:1], name="pretokenize-watch", daemon=True
+                )
+                self._watch.start()
             growing = self.progress()
             if growing is not None and growing.state == "growing":
                 if self._process is not None and growing.writer.pid == self._process.pid:
@@ -377,6 +407,10 @@ def _start(
         cast("IO[bytes]", process.stdin).write(message)
         cast("IO[bytes]", process.stdin).flush()
     return process
+
+
+def _ending(status: int) -> str:
+    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def _last_line(log: Path | None) -> str:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import subprocesses
 
+from parquet_loader import ParquetLoader
 from parquet_loader.errors import ConfigError, WriterFailedError
+from parquet_loader.index.follow import Follower
 from parquet_loader.pretokenize import PretokenizeOptions, Source, background, pretokenize, register_source
 from parquet_loader.storage.growing import Growing
 
@@ -161,6 +163,27 @@ def test_a_writer_that_is_killed_is_told_of(options: Callable[..., PretokenizeOp
             writer.wait(SECONDS)
 
 
+def test_a_loader_learns_at_once_of_a_writer_that_is_killed(
+    options: Callable[..., PretokenizeOptions], tmp_path: Path, quiet: dict[str, bytes]
+) -> None:
+    with background(options(0.05)) as writer:
+        soon(lambda: marker(tmp_path / "out").files)
+        pid = marker(tmp_path / "out").writer.pid
+        with ParquetLoader(writer.folder, seq_len=16, lanes=4, window=2, follow=True) as loader:
+            next(iter(loader))
+            os.kill(pid, signal.SIGKILL)
+            begun = time.monotonic()
+            with pytest.raises(WriterFailedError, match=r"the writer of .*out has failed: ended by SIGKILL"):
+                list(loader)
+            assert time.monotonic() - begun < Follower.SILENT_SECONDS  # which it is without the news
+        assert marker(tmp_path / "out").writer.pid == pid
+        with pytest.raises(WriterFailedError, match=r"the writer of .*out was ended by SIGKILL"):
+            writer.poll()
+    with background(options(0.001)) as resumed:
+        assert resumed.wait(SECONDS)
+    assert contents(tmp_path / "out") == quiet
+
+
 TRAINER = """
     import json, os, signal, sys, time
     from parquet_loader.pretokenize import PretokenizeOptions, background
@@ -203,7 +226,7 @@ def test_a_writer_does_not_outlive_a_trainer_that_is_killed(
     quiet: dict[str, bytes],
     how: str,
 ) -> None:
-    with trainer(how) as process:
+    with trainer(how, 0.5) as process:  # so slowly that no file comes of the old one any more
         pid = int(process.stdout.readline().split()[1])
         children = [int(each) for each in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         assert lives(pid)
