@@ -144,18 +144,27 @@ class ClosedError(Exception):
     """The other side is gone."""
 
 
+class _End(socket.socket):
+    """One that is closed when nobody has it any more, without a word: where those who had it refer to each other, it
+    may be collected before the `Wire` that would close it.
+    """
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Wire:
     """One end of a connection.
 
     Args:
-        end: a Unix socket.
+        end: a Unix socket, which is taken over.
         look_seconds: how long to wait before `idle` is called; None for ever.
     """
 
     def __init__(self, end: socket.socket, look_seconds: int | None = None) -> None:
-        self._end = end
+        self._end = _End(fileno=end.detach())
         if look_seconds is not None:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", look_seconds, 0))
+            self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", look_seconds, 0))
 
     def __del__(self) -> None:
         self.close()
