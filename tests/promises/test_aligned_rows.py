@@ -125,7 +125,7 @@ def test_boundaries_are_those_that_an_aligned_column_tells_of(tmp_path: Path, na
 
 def test_boundaries_of_a_mixture_are_each_sources_own(tmp_path: Path) -> None:
     write_bounded(tmp_path / "a", document_ids=DOCUMENT_IDS)
-    write_bounded(tmp_path / "b", document_ids=DOCUMENT_IDS)
+    write_bounded(tmp_path / "b", other=DOCUMENT_IDS)
     rows = {"packing": "rows", "pad_id": 0, "column": "input_ids"}
     sources = {
         "told": Component(tmp_path / "a", **rows),

@@ -95,7 +95,9 @@ def test_whatever_the_timing_of_writer_and_readers_the_batches_are_those_of_the_
         while left:
             some = min(left, chance.randint(1, max(1, count // 3)))
             complete = not thread.is_alive()
-            yield chance.choice((1, 2, 4, 8)), some, not complete or chance.random() < 0.5
+            # What begins the run follows, also where the writer was done before: another order would begin else.
+            follows = left == count or not complete or chance.random() < 0.5
+            yield chance.choice((1, 2, 4, 8)), some, follows
             left -= some
 
     thread.start()

@@ -118,7 +118,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FsspecStorage.__init__, "__kwdefaults__", {"retry_seconds": 0.0, "kind": None})
+    defaults = {**FsspecStorage.__init__.__kwdefaults__, "retry_seconds": 0.0}
+    monkeypatch.setattr(FsspecStorage.__init__, "__kwdefaults__", defaults)
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true"}
     for variable, value in {**nowhere, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "xxxx"}.items():
         monkeypatch.setenv(variable, value)
