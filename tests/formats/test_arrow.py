@@ -259,7 +259,8 @@ def test_what_is_no_arrow_file_says_what_it_is(tmp_path: Path) -> None:
     assert "is no Arrow IPC file (0 bytes): it is empty" in refusal(tmp_path, b"")
     assert "it starts with b'hello wo'" in refusal(tmp_path, b"hello world, this is no file at all")
     assert "Feather file of version 1" in refusal(tmp_path, b"FEA1" + bytes(60))
-    assert "it is a Parquet file: rename it to .parquet, or name the file and give format='parquet'" in refusal(tmp_path, b"PAR1" + bytes(60))
+    said = refusal(tmp_path, b"PAR1" + bytes(60))
+    assert "it is a Parquet file: rename it to .parquet, or name the file and give format='parquet'" in said
     assert "it is a web page" in refusal(tmp_path, b"<!DOCTYPE html><html>" + bytes(60))
     assert "Git LFS pointer" in refusal(tmp_path, b"version https://git-lfs.github.com/spec/v1\n" + bytes(60))
 
