@@ -234,6 +234,11 @@ class ParquetArrow(ParquetDefault):
     title = "parquet_loader, Arrow"
     converts = True
 
+    @property
+    def keywords(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """Parquet's statistics tell the vocabulary, and Arrow does not."""
+        return {"vocab_size": self.options.vocab}
+
     def convert(self, files: Sequence[Path], folder: Path) -> None:
         for file in files:
             source = pq.ParquetFile(file)
