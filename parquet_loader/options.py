@@ -19,7 +19,7 @@ import numpy as np
 
 from .errors import ConfigError
 from .index import DatasetIndex
-from .index.build import raw_dtype_of
+from .index.build import integer_dtype, raw_dtype_of
 from .order.ending import TAILS
 from .order.order import lane_range
 from .storage.kinds import KINDS
@@ -161,7 +161,7 @@ class LoaderOptions:
             "overlap": integer("overlap", self.overlap, 0, 1),
             "budget_bytes": integer("budget_bytes", self.budget_bytes, 1),
             "processes": integer("processes", self.processes or 0, 0, _MOST_PROCESSES),
-            "dtype": _token_dtype(self.dtype),
+            "dtype": integer_dtype("dtype", self.dtype, "'int32' or 'int64'"),
             "format": file_format(self.format),
             "raw_dtype": raw_dtype_of(self.raw_dtype),
             "aligned": aligned_columns(self.aligned),
@@ -247,16 +247,6 @@ def signature_with(own: inspect.Signature) -> inspect.Signature:
                 inspect.Parameter(field_.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field_.type)
             )
     return own.replace(parameters=parameters)
-
-
-def _token_dtype(dtype: object) -> np.dtype[np.integer]:
-    try:
-        found = np.dtype(dtype)  # type: ignore[call-overload]
-    except TypeError:
-        found = None
-    if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
-        raise ConfigError(f"dtype must be a NumPy integer type such as 'int32' or 'int64', not {dtype!r}")
-    return found  # type: ignore[no-any-return]
 
 
 def file_format(value: object) -> str | None:

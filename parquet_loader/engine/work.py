@@ -52,6 +52,8 @@ __all__ = [
 # Holds what some documents need that are more than was thought, among so many tokens of a row group, until the window
 # is used up.
 Keep = Callable[[int, int, ColumnChunk], None]
+
+_PLANE_BYTES = 64  # planes begin at multiples of it
 # Holds so many bytes more than a row group's task was admitted with; see `Reserve.hold`.
 Hold = Callable[[int, ColumnChunk], contextlib.AbstractContextManager[None]]
 
@@ -200,7 +202,6 @@ def planes_of(memory: npt.NDArray[np.uint8], tokens: int, dtypes: Sequence[np.dt
     return found
 
 
-_PLANE_BYTES = 64  # planes begin at multiples of it
 _BAND = tuple(each.name for each in fields(Band))
 _SPANS = tuple(each.name for each in fields(Spans))
 

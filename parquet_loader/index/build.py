@@ -21,7 +21,15 @@ from ..storage.retry import RETRY_SECONDS
 from .cache import IndexCache
 from .index import DatasetIndex, assemble, with_aligned
 
-__all__ = ["NoAlignedColumnError", "build_index", "choose_column", "index_storage", "rank_of_name", "raw_dtype_of"]
+__all__ = [
+    "NoAlignedColumnError",
+    "build_index",
+    "choose_column",
+    "index_storage",
+    "integer_dtype",
+    "rank_of_name",
+    "raw_dtype_of",
+]
 
 _TOLD_FILES = 10  # as many files without the column are enough to stop reading footers and say so
 Progress = Callable[[int, int], None]
@@ -95,14 +103,21 @@ def raw_dtype_of(value: object) -> np.dtype[np.integer] | None:
     Raises:
         ConfigError: no such type.
     """
-    if value is None:
-        return None
+    return None if value is None else integer_dtype("raw_dtype", value, "'uint16' or 'uint32'")
+
+
+def integer_dtype(name: str, value: object, examples: str) -> np.dtype[np.integer]:
+    """The integer type that an argument of this name asks for.
+
+    Raises:
+        ConfigError: no such type, or not of this machine's byte order.
+    """
     try:
         found = np.dtype(value)  # type: ignore[call-overload]
     except TypeError:
         found = None
     if found is None or not np.issubdtype(found, np.integer) or not found.isnative:
-        raise ConfigError(f"raw_dtype must be a NumPy integer type such as 'uint16' or 'uint32', not {value!r}")
+        raise ConfigError(f"{name} must be a NumPy integer type such as {examples}, not {value!r}")
     return found  # type: ignore[no-any-return]
 
 
