@@ -202,6 +202,8 @@ class Follower:
         if GROWING_NAME in beside:
             found = beside[GROWING_NAME]
             marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
+            if marker is None:  # all that is known of it is that there was one
+                return self._list(stop)
         told = MANIFEST_NAME in beside or (marker is None and any(name in beside for name in COMPLETE_NAMES))
         try:
             files = listing.data_files(base, storage.root, self._kind, follow=True)

@@ -50,6 +50,7 @@ from soak import (
 from parquet_loader.pretokenize import cli
 
 MOST_RANKS = 4
+TOKENS = 100_000
 IMPATIENT_SHARE = 0.25  # of ranks
 PHASES_SEEN = (*PHASES, WAITING_FOR_FILES)
 MANNERS = {"fast": 1, "slow": 4, "stopped": 2, "killed": 2, "interrupted": 1}
@@ -142,10 +143,10 @@ class Growing:
         return replace(job, source={**job.source, "growing": {"source": output, "follow": follow}})
 
 
-def draw_run(folder: Path, rng: random.Random) -> Growing:
-    """Write a text, and draw what is made of it."""
+def draw_run(folder: Path, rng: random.Random, tokens: int) -> Growing:
+    """Write a text of at most so many tokens, and draw what is made of it."""
     text = folder / "text.jsonl"
-    tokens = rng.randint(40_000, 100_000)
+    tokens = rng.randint(tokens * 2 // 5, tokens)
     with text.open("w", encoding="utf-8") as stream:
         while stream.tell() < tokens:
             words = " ".join(f"{rng.randrange(1 << 30):x}" for _ in range(rng.randrange(40)))
@@ -181,28 +182,29 @@ def draw_run(folder: Path, rng: random.Random) -> Growing:
     return Growing(command, Job("", options))
 
 
-def follow_one(folder: Path, seed: int, result: Result, url: str | None = None, endpoint: str | None = None) -> None:
+def follow_one(folder: Path, seed: int, result: Result, tokens: int = TOKENS, endpoint: str | None = None) -> None:
     """A run; what happens is added to the result.
 
     Args:
         folder: for everything.
         seed: of everything.
         result: what happens is added.
-        url: of the set; None for the folder.
-        endpoint: of the S3 server that has it.
+        tokens: of the text, at most.
+        endpoint: of the S3 server that has the set; None for a folder.
 
     Raises:
         SoakError: a row is missing or another, or a process failed by itself.
     """
     rng = random.Random(seed)
     folder.mkdir(parents=True)
-    growing = draw_run(folder, rng)
+    growing = draw_run(folder, rng, tokens)
     with contextlib.redirect_stdout(io.StringIO()):
         if cli.main([*growing.command, "--output", str(folder / "finished")]):
             raise SoakError("the quiet writer failed")
     expected = quiet_digests(growing.at(str(folder / "finished")), folder / "quiet-cache")
-    output = url or str(folder / "growing")
+    output = str(folder / "growing")
     if endpoint is not None:
+        output = f"s3://bucket1/growing-{seed}"
         variables = importlib.import_module("s3_server").environment_for(endpoint)
         growing = replace(growing, job=replace(growing.job, environment=variables))
     errors, manners = folder / "writer.log", folder / "manners"
@@ -241,21 +243,12 @@ def _await_first_sign(output: str, endpoint: str | None) -> None:
         filesystem.invalidate_cache()
 
 
-def follow_local(folder: Path, *, runs: int, seed: int) -> Result:
-    """So many runs over files on disk."""
-    return _runs(Result("local"), folder, runs, seed, None)
-
-
-def follow_s3(folder: Path, server: Any, *, runs: int, seed: int) -> Result:
-    """So many runs over a running S3 server of tests/s3_server.py."""
-    return _runs(Result("S3"), folder, runs, seed, server.endpoint)
-
-
-def _runs(result: Result, folder: Path, runs: int, seed: int, endpoint: str | None) -> Result:
+def follow(folder: Path, *, runs: int, seed: int, tokens: int = TOKENS, server: Any = None) -> Result:
+    """So many runs over files on disk, or over a running S3 server of tests/s3_server.py."""
+    result = Result("local" if server is None else "S3")
     for number in range(seed, seed + runs):
-        url = None if endpoint is None else f"s3://bucket1/{folder.name}-{number}"
         try:
-            follow_one(folder / str(number), number, result, url, endpoint)
+            follow_one(folder / str(number), number, result, tokens, server and server.endpoint)
         except SoakError as error:
             raise SoakError(f"seed {number}: {error}") from error
         shutil.rmtree(folder / str(number))
@@ -286,20 +279,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--storage", nargs="+", choices=["local", "s3"], default=["local", "s3"])
     parser.add_argument("--runs", type=int, default=50, help="on each storage")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a text, at most")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--write-docs", action="store_true", help="put the summary into docs/reliability.md")
     arguments = parser.parse_args(argv)
     folder = Path(tempfile.mkdtemp(prefix="growing-soak-"))
-    options = {"runs": arguments.runs, "seed": arguments.seed}
+    options = {name: getattr(arguments, name) for name in ("runs", "tokens", "seed")}
     results = []
     try:
         for storage in arguments.storage:
             if storage == "local":
-                results.append(follow_local(folder / storage, **options))
+                results.append(follow(folder / storage, **options))
             else:
                 sys.path.insert(0, str(ROOT / "tests"))
                 with importlib.import_module("s3_server").s3_server(folder / "server") as server:
-                    results.append(follow_s3(folder / storage, server, **options))
+                    results.append(follow(folder / storage, **options, server=server))
             print(f"growing soak: {storage}: {results[-1].runs} runs, all rows as of the finished sets", flush=True)
     except SoakError as error:
         print(f"growing soak: {error}\ngrowing soak: see {folder}", file=sys.stderr)
