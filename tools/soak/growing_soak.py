@@ -100,7 +100,7 @@ def write(command: Sequence[str], seed: int, manners: Path) -> None:
                 return
             if status not in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM):
                 raise SoakError(f"the writer ended with {status}")
-            time.sleep(rng.uniform(0, 0.5))
+            time.sleep(rng.uniform(0, 0.3))
 
 
 def _treat(child: int, manner: str, rng: random.Random) -> None:
@@ -112,12 +112,12 @@ def _treat(child: int, manner: str, rng: random.Random) -> None:
         time.sleep(rng.uniform(0, 0.1))
         os.kill(child, _ENDED[manner])
         return
-    times, seconds = (20, 0.03) if manner == "slow" else (1, rng.uniform(0.2, 1.5))
+    times, seconds = (8, 0.03) if manner == "slow" else (1, rng.uniform(0.1, 0.8))
     for _ in range(times):
         os.kill(child, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(child, signal.SIGCONT)
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────────────────────
