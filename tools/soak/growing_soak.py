@@ -164,6 +164,7 @@ def draw_run(folder: Path, rng: random.Random, tokens: int) -> Growing:
         "seed": rng.randrange(100),
         "shuffle": rng.random() < 0.9,
         "threads": rng.randint(1, 2),
+        "processes": int(rng.random() < 0.1),
         "budget_bytes": 64 << 20,
     }
     command = ["--input", str(text), "--tokenizer", "bytes", "--append-eos", "--publish", "as-finished"]
