@@ -77,7 +77,7 @@ RUN: dict[str, Any] = {
 CHECKPOINT_STEPS = 2
 TRAIN_SECONDS = 0.005  # what a step takes beside its batch
 WIPE_SHARE = 0.4
-LOOK_SECONDS = 0.05  # between looks at a set that grows
+LOOK_SECONDS = 0.01, 0.3  # between looks at a set that grows: each rank sees it grow at other moments
 GAVE_UP = 3  # how a rank ends that has waited too long for such a set
 
 # Processes are forked from a server that has imported these once, where it was told so before its first one.
@@ -215,8 +215,8 @@ def work(job: Job, place: Path, rank: int, world_size: int) -> None:
     marks.wrap(parquet_loader.index.follow.Follower, "until", WAITING_FOR_FILES)
     for storage in (parquet_loader.storage.local.LocalStorage, parquet_loader.storage.remote.FsspecStorage):
         marks.wrap(storage, "read", "reading data")
-    parquet_loader.index.follow.Follower.LOCAL_SECONDS = LOOK_SECONDS
-    parquet_loader.index.follow.Follower.REMOTE_SECONDS = LOOK_SECONDS
+    seconds = random.Random(f"{place.name} {rank}").uniform(*LOOK_SECONDS)
+    parquet_loader.index.follow.Follower.LOCAL_SECONDS = parquet_loader.index.follow.Follower.REMOTE_SECONDS = seconds
     try:
         _train(job, place, rank, world_size, marks)
     except (GrowthTimeoutError, WriterFailedError) as error:
