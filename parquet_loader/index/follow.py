@@ -202,7 +202,7 @@ class Follower:
         if GROWING_NAME in beside:
             found = beside[GROWING_NAME]
             marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
-            if marker is None:  # all that is known of it is that there was one
+            if marker is None:
                 return self._list(stop)
         told = MANIFEST_NAME in beside or (marker is None and any(name in beside for name in COMPLETE_NAMES))
         try:
@@ -217,11 +217,12 @@ class Follower:
         return _Seen(files, newest, marker, told)
 
     def _read_marker(self, file: FileInfo, stop: threading.Event | None) -> Growing | None:
+        """A marker; what was known before of one that has changed since it was listed, where that still holds."""
         try:
             text = self._storage.read(file, 0, file.size, stop)
             return Growing.from_json(text, f"{self._storage.root}/{file.path}")
-        except FileChangedError:  # by its writer, just now
-            return self._marker
+        except FileChangedError:  # by its writer, just now: so it lives
+            return self._marker if self._marker is not None and self._marker.state == "growing" else None
 
     def _grow(self, seen: _Seen, stop: threading.Event | None) -> bool:
         """Take in what has come; whether something has."""

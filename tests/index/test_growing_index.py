@@ -41,11 +41,9 @@ class _Overtaken(LocalStorage):
 
 
 class _Rewritten(LocalStorage):
-    """One whose writer rewrites its marker, or removes it, after the first listing that has it."""
+    """One whose writer rewrites its marker, or removes it, after the next listing that has it."""
 
-    def __init__(self, writer: Writer, then: Callable[[], None]) -> None:
-        super().__init__([str(writer.folder)])
-        self.then: Callable[[], None] | None = then
+    then: Callable[[], None] | None = None
 
     def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
         found = super().find_beside(names, stop)
@@ -100,9 +98,24 @@ def test_a_marker_that_is_rewritten_while_it_is_read_for_the_first_time_is_no_la
 
     finish = threading.Timer(0.2, writer.finish)
     finish.start()
-    index, _ = follower_of(_Rewritten(writer, writer.beat if end == "rewritten" else finish.join)).known
+    storage = _Rewritten([str(writer.folder)])
+    storage.then = writer.beat if end == "rewritten" else finish.join
+    index, _ = follower_of(storage).known
     finish.join()
     assert len(index.files) > 0
+
+
+def test_a_failure_that_was_known_does_not_hold_once_the_marker_is_rewritten(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+    writer.show(2)
+    writer.beat("failed", "for now")
+    storage = _Rewritten([str(writer.folder)])
+    follower = follower_of(storage)
+    storage.then = writer.beat  # it is run again
+    finish = threading.Timer(0.2, writer.finish)
+    finish.start()
+    follower.until(lambda: follower.known[1])
+    finish.join()
 
 
 def test_a_chain_is_the_same_for_what_two_sets_begin_with(tmp_path: Path) -> None:
