@@ -46,8 +46,9 @@ from .sources.registry import is_found_anywhere
 from .tokenizers.huggingface import load_tokenizer
 from .write.folder import OutputFolder
 from .write.journal import differences
-from .write.lock import has_locks
+from .write.lock import has_locks, release
 from .write.manifest import Manifest
+from .write.watch import last_line
 
 __all__ = ["Background", "background", "serve"]
 
@@ -58,7 +59,6 @@ _END_SECONDS = 30.0  # that a writer may take to say why it ends
 _LOOK_SECONDS = 0.1
 _LOOK_SECONDS_AWAY = 1.0  # on an object store
 _ALONE_SECONDS = 1.0
-_LOG_BYTES = 4096
 _EXIT_ERROR = 2
 # What the trainer's environment says of itself, and not of the writer.
 _NOT_FOR_WRITER = ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "OMP_NUM_THREADS")
@@ -78,7 +78,6 @@ class Background:
         self._output = output
         self._replaced = replaced  # of a complete set, which is there until the writer removes it
         self._process: subprocess.Popen[bytes] | None = None
-        self._watch: threading.Thread | None = None
         self._owner = os.getpid()
         self._look_seconds = _LOOK_SECONDS if self._output.filesystem.is_local else _LOOK_SECONDS_AWAY
         self._next_look = 0.0
@@ -198,8 +197,6 @@ class Background:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            if self._watch is not None:
-                self._watch.join(_END_SECONDS)
             with contextlib.suppress(OSError):
                 cast("IO[bytes]", process.stdin).close()
 
@@ -207,34 +204,13 @@ class Background:
         """Why the writer that this process has started ended, in a sentence."""
         process = cast("subprocess.Popen[bytes]", self._process)
         how = _ending(process.returncode)
-        told = f"{how}: {said}" if (said := _last_line(self.log)) else how
-        if growing is not None and growing.state == "failed" and growing.writer.pid == process.pid and growing.reason:
-            told = growing.reason if growing.reason.startswith(how) else f"{how}: {growing.reason}"
-        was = "was " if process.returncode < 0 else ""
+        was_killed = process.returncode < 0
+        told = f"{how}: {said}" if (said := last_line(self.log)) else how
+        has_said = growing is not None and growing.state == "failed" and growing.writer.pid == process.pid
+        if growing is not None and has_said and not was_killed:  # else its watcher has said it, who knows less
+            told = f"{how}: {growing.reason}"
+        was = "was " if was_killed else ""
         return f"the writer of {self.folder} {was}{told}" + ("" if told[-1:] == "." else ".")
-
-    def _say_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until the writer ends, and if it was killed, say so in the folder: whoever follows it learns at once.
-
-        Where folders have no locks another run may have taken over meanwhile, and the heartbeat has to tell.
-        """
-        while process.poll() is None:
-            time.sleep(_LOOK_SECONDS)
-        if process.returncode == 0 or not has_locks(self._output.filesystem):
-            return
-        with contextlib.suppress(ParquetLoaderError, OSError):  # somebody writes again, or the folder is gone
-            lock = self._output.lock()
-            try:
-                growing = self.progress()
-                if growing is None or growing.state != "growing" or growing.writer.pid != process.pid:
-                    return
-                how, said = _ending(process.returncode), _last_line(self.log)
-                reason = f"{how}: {said}" if said else how
-                failed = replace(growing, state="failed", reason=reason, tokens_per_second=None)
-                self._output.write_growing(failed.to_json())
-            finally:
-                if lock is not None:
-                    os.close(lock)
 
     def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
         """Wait until the folder says that the set grows or is complete, so that a loader can open it.
@@ -251,10 +227,6 @@ class Background:
         while not self.done:
             if self._process is None and (started := start()) is not None:
                 self._process, self.log = started
-                self._watch = threading.Thread(
-                    target=self._say_if_it_ends, args=started[:1], name="pretokenize-watch", daemon=True
-                )
-                self._watch.start()
             growing = self.progress()
             if growing is not None and growing.state == "growing":
                 if self._process is not None and growing.writer.pid == self._process.pid:
@@ -324,7 +296,7 @@ def background(
             return _start(options, lock, path, nice, threads), path
         finally:
             if lock is not None:
-                os.close(lock)  # the writer has inherited it
+                release(lock)  # the writer has inherited it
 
     try:
         writer._begin(start)
@@ -411,16 +383,6 @@ def _start(
 
 def _ending(status: int) -> str:
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-
-
-def _last_line(log: Path | None) -> str:
-    try:
-        with cast("Path", log).open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
-            lines = stream.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 # --- the writer's side

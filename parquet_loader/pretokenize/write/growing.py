@@ -1,7 +1,7 @@
 """Says of a set, while it is written, that it grows: the marker, its heartbeat, and why the writer failed.
 
 A thread of its own writes the marker, so the heart beats as long as the process lives, however long a document takes or
-an input is silent. Only that thread writes until the run has ended.
+an input is silent. Only that thread writes until the run has ended. If the process is killed, its watcher says so.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ...errors import ParquetLoaderError, StorageError
 from ...storage.growing import HEARTBEAT_SECONDS, Growing, Writer
 from .folder import OutputFolder
 from .manifest import FileEntry
+from .watch import watched
 
 __all__ = ["Marker", "marked_as_growing"]
 
@@ -38,12 +39,17 @@ class Marker:
         output: the folder.
         row_group_tokens: what the writer aims at.
         published: the files that lie in the folder already.
+
+    Attributes:
+        writer: this process.
+        since: when it began.
     """
 
     def __init__(self, output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> None:
         self._output = output
         self._row_group_tokens = row_group_tokens
-        self._since = _now()
+        self.writer = Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid())
+        self.since = _now()
         self._published = published
         self._expected: Mapping[str, int] | None = None
         self._encoded: int | None = None
@@ -92,8 +98,8 @@ class Marker:
     def _growing(self) -> Growing:
         files = self._published
         return Growing(
-            writer=Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid()),
-            since=self._since,
+            writer=self.writer,
+            since=self.since,
             updated=_now(),
             files=len(files),
             documents=sum(each.documents for each in files),
@@ -116,16 +122,20 @@ class Marker:
 
 @contextmanager
 def marked_as_growing(output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> Iterator[Marker]:
-    """Say of a set that it grows, for the length of a block that completes it; say why, if it does not."""
+    """Say of a set that it grows, for the length of a block that completes it; say why, if it does not.
+
+    Where this process cannot say so any more, another one does.
+    """
     marker = Marker(output, row_group_tokens, published)
-    try:
-        marker.begin()
-        yield marker
-    except BaseException as error:
-        with suppress(Exception):  # the first error is the one to tell
-            marker.end(_reason(error))
-        raise
-    marker.end(None)
+    with watched(output, marker.writer, marker.since):
+        try:
+            marker.begin()
+            yield marker
+        except BaseException as error:
+            with suppress(Exception):  # the first error is the one to tell
+                marker.end(_reason(error))
+            raise
+        marker.end(None)
 
 
 def _reason(error: BaseException) -> str:
