@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pickle
 import select
@@ -35,6 +36,7 @@ from typing import IO, Any, NoReturn, cast
 
 from ..errors import ConfigError, ParquetLoaderError, WriterFailedError
 from ..storage.growing import Growing
+from ..storage.local import local_error
 from ..storage.opening import local_path
 from .cli import signals_as_interrupts, warnings_as_lines
 from .options import PretokenizeOptions
@@ -42,7 +44,7 @@ from .run.pipeline import pretokenize_locked
 from .run.progress import reporting
 from .run.ranks import place_from_environment
 from .run.resume import few, settings_of, source_changes
-from .sources.registry import is_found_anywhere
+from .sources.registry import refuse_unknown_elsewhere
 from .tokenizers.huggingface import load_tokenizer
 from .write.folder import OutputFolder
 from .write.journal import differences
@@ -121,14 +123,16 @@ class Background:
         growing = self.progress()
         if self._process is not None:
             if ended:
-                raise WriterFailedError(f"{self._told_by(growing)} See {self.log}, and start it again to resume.")
+                raise WriterFailedError(self._told_by(growing))
             return False
         beat = "" if growing is None else growing.updated
         now = time.monotonic()
         if beat != self._heard[0]:
             self._heard = (beat, now)
         if growing is not None and growing.state == "failed":
-            raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. Start it again to resume.")
+            raise WriterFailedError(
+                f"the writer of {self.folder} failed: {growing.reason}. {_again(growing.files).capitalize()}."
+            )
         if now - self._heard[1] > _PATIENCE_SECONDS:
             last = f"has only {growing.describe()}" if growing is not None else "does not say that it grows"
             raise WriterFailedError(
@@ -201,16 +205,17 @@ class Background:
                 cast("IO[bytes]", process.stdin).close()
 
     def _told_by(self, growing: Growing | None) -> str:
-        """Why the writer that this process has started ended, in a sentence."""
+        """Why the writer that this process has started ended, and what to do."""
         process = cast("subprocess.Popen[bytes]", self._process)
-        how = _ending(process.returncode)
-        was_killed = process.returncode < 0
-        told = f"{how}: {said}" if (said := last_line(self.log)) else how
-        has_said = growing is not None and growing.state == "failed" and growing.writer.pid == process.pid
-        if growing is not None and has_said and not was_killed:  # else its watcher has said it, who knows less
-            told = f"{how}: {growing.reason}"
-        was = "was " if was_killed else ""
-        return f"the writer of {self.folder} {was}{told}" + ("" if told[-1:] == "." else ".")
+        how, was = _ending(process.returncode), "was " if process.returncode < 0 else ""
+        own = growing if growing is not None and growing.writer.pid == process.pid else None
+        if own is not None and own.state == "failed" and not was:  # else its watcher has said it, who knows less
+            why = f"{how}: {own.reason}"
+        else:
+            why = f"{how}: {said}" if (said := last_line(self.log)) else how
+        why += "" if why[-1:] == "." else "."
+        again = _again(0 if own is None else own.files)
+        return f"the writer of {self.folder} {was}{why} See {self.log}, and {again}."
 
     def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
         """Wait until the folder says that the set grows or is complete, so that a loader can open it.
@@ -275,15 +280,11 @@ def background(
 
     Raises:
         ConfigError: options that cannot work, or the complete set in the folder is of others, or of other inputs.
+        StorageError: the folder or the log cannot be written.
         WriterFailedError: the writer ended before it had begun; says why.
     """
     options = replace(options, publish="as-finished")
-    source = "hf" if options.preset is not None else options.source
-    if not is_found_anywhere(source):
-        raise ConfigError(
-            f"source={source!r} is registered in this process alone, and the writer is another one. Give "
-            f"source='package.module:factory'."
-        )
+    refuse_unknown_elsewhere("hf" if options.preset is not None else options.source)
     output = OutputFolder(options.output, options.storage_options)
     writer = Background(options, output, _to_replace(output, options))
 
@@ -364,8 +365,12 @@ def _start(
         "OPENBLAS_NUM_THREADS": "1",
         **({} if threads is None else {"RAYON_NUM_THREADS": str(threads)}),
     }
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as stream:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        stream = log.open("ab")
+    except OSError as error:
+        raise local_error("write", str(log), error) from error
+    with stream:
         process = subprocess.Popen(
             [sys.executable, "-c", "from parquet_loader.pretokenize.process import serve; serve()"],
             stdin=subprocess.PIPE,
@@ -381,6 +386,11 @@ def _start(
     return process
 
 
+def _again(files: int) -> str:
+    """What to do about a writer that has failed, with so many files of its set finished."""
+    return "start it again to resume" if files else "start it again once that is mended; it had finished no file"
+
+
 def _ending(status: int) -> str:
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
@@ -390,6 +400,7 @@ def _ending(status: int) -> str:
 
 def serve() -> NoReturn:
     """A writer's life: options, then what `pretokenize` does, and its end."""
+    sys.stdout, sys.stderr = _patient(1), _patient(2)
     for number in (signal.SIGINT, signal.SIGTERM):  # whatever the trainer makes of them
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -415,6 +426,29 @@ def serve() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # a thread may be within an encode that takes minutes
+
+
+class _Patient(io.RawIOBase):
+    """What goes to a descriptor, or nowhere where it cannot be written: a log on a full disk ends no writer."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            return os.write(self._descriptor, data)
+        return len(data)
+
+
+def _patient(descriptor: int) -> io.TextIOWrapper:
+    stream = io.BufferedWriter(_Patient(descriptor))
+    return io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _end_when_alone(trainer: int) -> None:
