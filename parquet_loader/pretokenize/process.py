@@ -414,7 +414,9 @@ def serve() -> NoReturn:
         with signals_as_interrupts(), warnings_as_lines("pretokenize"):
             threading.Thread(target=_end_when_alone, args=(trainer,), name="pretokenize-trainer", daemon=True).start()
             with reporting() as progress:
-                print(pretokenize_locked(options, lock, progress=progress).describe())
+                # No job that comes after the trainer's end shall take this for a writer that goes on.
+                summary = pretokenize_locked(options, lock, progress=progress, may_beat=lambda: _has(trainer))
+                print(summary.describe())
             status = 0
     except ParquetLoaderError as error:
         print(f"pretokenize: error: {error}", file=sys.stderr)
@@ -451,10 +453,15 @@ def _patient(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
+def _has(trainer: int) -> bool:
+    """Whether the trainer lives, as far as the system tells: on Windows a process keeps its parent's number."""
+    return os.name != "posix" or os.getppid() == trainer
+
+
 def _end_when_alone(trainer: int) -> None:
     """End this process as SIGTERM does, once the trainer has ended, however that was."""
-    while os.name != "posix" or os.getppid() == trainer:
-        # On Windows there is no `select` on pipes, and a process keeps its parent's number.
+    while _has(trainer):
+        # On Windows there is no `select` on pipes.
         if (os.name != "posix" or select.select([0], [], [], _ALONE_SECONDS)[0]) and not os.read(0, 1):
             break
     print("pretokenize: the process that started this one has ended", file=sys.stderr, flush=True)

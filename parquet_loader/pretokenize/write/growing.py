@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -39,14 +39,22 @@ class Marker:
         output: the folder.
         row_group_tokens: what the writer aims at.
         published: the files that lie in the folder already.
+        may_beat: asked before each heartbeat; without these it is not believed that the writer will go on.
 
     Attributes:
         writer: this process.
         since: when it began.
     """
 
-    def __init__(self, output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> None:
+    def __init__(
+        self,
+        output: OutputFolder,
+        row_group_tokens: int,
+        published: Sequence[FileEntry],
+        may_beat: Callable[[], bool],
+    ) -> None:
         self._output = output
+        self._may_beat = may_beat
         self._row_group_tokens = row_group_tokens
         self.writer = Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid())
         self.since = _now()
@@ -92,6 +100,8 @@ class Marker:
                     return
             except queue.Empty:
                 pass
+            if not self._may_beat():
+                continue
             with suppress(StorageError):  # a beat is left out; the run itself finds out what is wrong
                 self._output.write_growing(self._growing().to_json())
 
@@ -121,12 +131,17 @@ class Marker:
 
 
 @contextmanager
-def marked_as_growing(output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> Iterator[Marker]:
+def marked_as_growing(
+    output: OutputFolder,
+    row_group_tokens: int,
+    published: Sequence[FileEntry],
+    may_beat: Callable[[], bool] = lambda: True,
+) -> Iterator[Marker]:
     """Say of a set that it grows, for the length of a block that completes it; say why, if it does not.
 
-    Where this process cannot say so any more, another one does.
+    Where this process cannot say so any more, another one does. The arguments are those of `Marker`.
     """
-    marker = Marker(output, row_group_tokens, published)
+    marker = Marker(output, row_group_tokens, published, may_beat)
     with watched(output, marker.writer, marker.since):
         try:
             marker.begin()
