@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -412,9 +413,35 @@ def test_a_run_waits_for_a_moment_for_who_is_in_the_folder(
 # --- what is refused, and what is replaced
 
 
-def test_several_ranks_are_refused(options: Callable[..., PretokenizeOptions]) -> None:
-    with pytest.raises(ConfigError, match=r"publish='as-finished' is for one rank alone: .* after all of rank 0's"):
+def test_several_ranks_are_refused_and_a_mixture_of_a_set_of_each_can_be_followed(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], jsonl: Callable[..., Path], texts: list[str]
+) -> None:
+    refused = (
+        r"publish='as-finished' is for one rank alone: .* inputs and an output of its own, .* mixture of these sets"
+    )
+    with pytest.raises(ConfigError, match=refused):
         options(world_size=2)
+    shares = {f"out{rank}": str(jsonl(texts[rank::2], f"{rank}.jsonl")) for rank in range(2)}
+
+    def write(output: str, share: str) -> None:
+        pretokenize(options(output, inputs=(share,), rank=0, world_size=1), progress=lambda _: time.sleep(0.02))
+
+    def batches() -> list[list[list[int]]]:
+        sources = {name: tmp_path / name for name in shares}
+        weights, run = dict.fromkeys(shares, 1), {"seq_len": 16, "lanes": 4, "window": 1, "follow": True}
+        with ParquetLoader(sources, weights=weights, **run) as loader:
+            return [batch.tokens.tolist() for batch in islice(loader, 150)]
+
+    threads = [threading.Thread(target=write, args=each) for each in shares.items()]
+    for thread in threads:
+        thread.start()
+    while not all((tmp_path / name / "_growing.json").exists() for name in shares):
+        time.sleep(0.01)
+    while_they_grow = batches()
+    for thread in threads:
+        thread.join()
+    assert len(while_they_grow) == 150
+    assert while_they_grow == batches()
 
 
 def test_the_way_of_publishing_cannot_change_within_a_run(options: Callable[..., PretokenizeOptions]) -> None:
