@@ -34,7 +34,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn, cast
 
-from ..errors import ConfigError, ParquetLoaderError, WriterFailedError
+from ..errors import ConfigError, ParquetLoaderError, StorageError, WriterFailedError
 from ..storage.growing import Growing
 from ..storage.local import local_error
 from ..storage.opening import local_path
@@ -102,7 +102,11 @@ class Background:
 
     @property
     def done(self) -> bool:
-        """Whether the set is complete; nothing is raised if it will not be."""
+        """Whether the set is complete; nothing is raised if it will not be.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
         if not self._complete:
             manifest = self._output.read_manifest()
             self._complete = manifest is not None and manifest != self._replaced
@@ -114,29 +118,32 @@ class Background:
         Raises:
             WriterFailedError: it is not, and its writer has ended; says why.
         """
-        ended = self._process is not None and self._process.poll() is not None
-        if not ended and time.monotonic() < self._next_look:
+        status = None if self._process is None else self._process.poll()
+        if status is None and time.monotonic() < self._next_look:
             return self._complete
         self._next_look = time.monotonic() + self._look_seconds
-        if self.done:
-            return True
-        growing = self.progress()
+        try:
+            if self.done:
+                return True
+            growing, is_seen = self.progress(), True
+        except StorageError:  # an object store has bad moments; of one that stays so, the heartbeat is not heard
+            growing, is_seen = None, False
         if self._process is not None:
-            if ended:
+            if status or (status == 0 and is_seen):
                 raise WriterFailedError(self._told_by(growing))
             return False
         beat = "" if growing is None else growing.updated
         now = time.monotonic()
-        if beat != self._heard[0]:
+        if is_seen and beat != self._heard[0]:
             self._heard = (beat, now)
         if growing is not None and growing.state == "failed":
-            raise WriterFailedError(
-                f"the writer of {self.folder} failed: {growing.reason}. {_again(growing.files).capitalize()}."
-            )
+            again = _again(growing.files).capitalize()
+            raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. {again}.")
         if now - self._heard[1] > _PATIENCE_SECONDS:
             last = f"has only {growing.describe()}" if growing is not None else "does not say that it grows"
+            last = f"the folder {last}" if is_seen else "the folder cannot be read"
             raise WriterFailedError(
-                f"nothing was heard of the writer of {self.folder} for {_PATIENCE_SECONDS:.0f} s: the folder {last}. "
+                f"nothing was heard of the writer of {self.folder} for {_PATIENCE_SECONDS:.0f} s: {last}. "
                 f"Start it again to resume."
             )
         return False
@@ -156,7 +163,11 @@ class Background:
         return True
 
     def progress(self) -> Growing | None:
-        """How far the writer is, as the folder says; None before it says anything, and once the set is complete."""
+        """How far the writer is, as the folder says; None before it says anything, and once the set is complete.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
         return self._output.read_growing()
 
     def describe(self, stats: Mapping[str, Any], *, ranks: int = 1) -> str:
@@ -164,7 +175,7 @@ class Background:
 
             read 1,536,000 tokens (51,200/s), 0.0 s waited for files; written 9,000,000 (212,000/s), 30 % of the text
 
-        What is read per second is since the last call.
+        What is read per second is since the last call. Nothing is raised where the folder cannot be read just now.
 
         Args:
             stats: of a loader that reads the set: ``loader.stats()``.
@@ -175,9 +186,12 @@ class Background:
         self._read = (tokens, now)
         rate = (tokens - before) / max(now - then, 1e-3)
         read = f"read {tokens:,} tokens ({rate:,.0f}/s), {stats['wait_growth_seconds']:.1f} s waited for files"
-        growing = self.progress()
-        if growing is None:
-            return f"{read}; {'all is written' if self.done else 'nothing is written yet'}"
+        try:
+            growing = None if self._complete else self.progress()
+            if growing is None:
+                return f"{read}; {'all is written' if self.done else 'nothing is written yet'}"
+        except StorageError:
+            return f"{read}; what is written cannot be read just now"
         made = "" if growing.tokens_per_second is None else f" ({growing.tokens_per_second:,.0f}/s)"
         expected = growing.expected or {}
         share = ""
@@ -193,7 +207,10 @@ class Background:
             return
         try:
             if process.poll() is None:
-                if not self.done:  # else it is about to end by itself
+                is_done = False
+                with contextlib.suppress(StorageError):
+                    is_done = self.done
+                if not is_done:  # else it is about to end by itself
                     process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_END_SECONDS)
@@ -285,7 +302,8 @@ def background(
     """
     options = replace(options, publish="as-finished")
     refuse_unknown_elsewhere("hf" if options.preset is not None else options.source)
-    output = OutputFolder(options.output, options.storage_options)
+    # Nobody who trains shall wait for a storage that is away.
+    output = OutputFolder(options.output, options.storage_options, patient=False)
     writer = Background(options, output, _to_replace(output, options))
 
     def start() -> tuple[subprocess.Popen[bytes], Path] | None:

@@ -603,6 +603,36 @@ def test_a_reader_there_learns_of_a_writer_that_is_killed(
     assert objects_of(fs, prefix) == {path.name: path.read_bytes() for path in (tmp_path / "quiet").iterdir()}
 
 
+def test_an_outage_while_a_set_grows_there_is_waited_for(
+    server: S3Server, tmp_path: Path, slow_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(slow_source)
+    prefix = f"bucket1/outage-{uuid.uuid4().hex}"
+    with FaultProxy(server.endpoint) as proxy:
+        options = PretokenizeOptions(
+            source="slow:Slow",
+            inputs=("0.01", "9999"),
+            output=f"s3://{prefix}",
+            tokenizer="bytes",
+            row_group_tokens=2000,
+            file_tokens=20_000,
+            storage_options=options_for(proxy.url),
+        )
+        with background(options, log=tmp_path / "log") as writer:
+            proxy.is_down = True
+            line = writer.describe({"tokens": 0, "wait_growth_seconds": 0.0})
+            assert line.endswith("; what is written cannot be read just now")
+            assert not writer.poll()
+            time.sleep(4)  # longer than the client waits of its own accord
+            proxy.is_down = False
+            assert writer.wait(60)
+            assert writer.describe({"tokens": 0, "wait_growth_seconds": 0.0}).endswith("; all is written")
+    quiet = tmp_path / "quiet"
+    at_once = replace(options, inputs=("0", "9999"), publish="as-finished", output=str(quiet), storage_options={})
+    pretokenize(at_once)
+    assert objects_of(server.filesystem, prefix) == {path.name: path.read_bytes() for path in quiet.iterdir()}
+
+
 @pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("seed", range(max(1, int(os.environ.get("FOLLOW_RUNS", "4")) // 4)))
 def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) -> None:
