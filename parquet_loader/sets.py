@@ -322,7 +322,13 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
     """
     part = source if isinstance(source, Component) else Component(source, index=None if mixed else options.index)
     asked = _asked(part, options, mixed=mixed)
-    storage = open_storage(asked.source, asked.storage_options, retry_seconds=options.retry_seconds, kind=asked.format)
+    storage = open_storage(
+        asked.source,
+        asked.storage_options,
+        retry_seconds=options.retry_seconds,
+        kind=asked.format,
+        may_come=asked.patience is not None,
+    )
     if options.processes:
         check_storage(storage, options.processes)
     read = _IndexReader(

@@ -1,0 +1,214 @@
+"""Sources that may still grow: what of them is refused, what is followed, and that the first file is waited for."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from growing_sets import Writer, copy_finished, make_files, quick_looks, take
+
+from parquet_loader import (
+    Component,
+    ConfigError,
+    GrowthTimeoutError,
+    ParquetLoader,
+    PathNotFoundError,
+    WriterFailedError,
+    build_index,
+)
+from parquet_loader.torch import TokenDataset
+
+__all__ = ["quick_looks"]
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+OPTIONS: dict[str, Any] = {"seq_len": 16, "lanes": 8, "window": 3, "seed": 7, "follow": True, "wait_seconds": 20}
+PATTERNS = ("growing/*.parquet", "growing/part-*", "*/*.parquet", "gr*", "growing/**", "**/part-*.parquet", "growing/*")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return make_files(tmp_path_factory.mktemp("files"), 0)
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Path:
+    (tmp_path / "sets").mkdir()
+    return tmp_path / "sets"
+
+
+@pytest.fixture
+def writer(files: list[Path], sets: Path) -> Writer:
+    return Writer(sets / "growing", files)
+
+
+def opened(source: object, **changes: Any) -> ParquetLoader:
+    return ParquetLoader(source, **{**OPTIONS, **changes})  # type: ignore[arg-type]
+
+
+def after(seconds: float, work: Callable[[], object]) -> threading.Timer:
+    thread = threading.Timer(seconds, work)
+    thread.start()
+    return thread
+
+
+# ── globs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_growing_set_is_refused_by_whatever_glob_it_is_named(pattern: str, writer: Writer, sets: Path) -> None:
+    writer.show(2)
+    with pytest.raises(ConfigError, match=r"sets/growing is still being written"):
+        opened(sets / pattern, follow=False)
+    writer.finish()
+    assert len(build_index(sets / pattern).files) == 8
+
+
+def test_a_glob_that_finds_nothing_yet_tells_of_the_set_that_is_being_written(writer: Writer) -> None:
+    with pytest.raises(ConfigError, match="growing is still being written"):
+        build_index(writer.folder / "*.parquet")
+
+
+def test_a_glob_of_one_kind_of_folder_tells_of_a_marker_above_them(files: list[Path], sets: Path) -> None:
+    growing = Writer(sets / "growing", [])
+    (growing.folder / "lang=en").mkdir()
+    shutil.copy(files[0], growing.folder / "lang=en")
+    with pytest.raises(ConfigError, match="growing is still being written"):
+        build_index(growing.folder / "lang=*" / "*.parquet")
+
+
+def test_files_that_are_named_one_by_one_are_what_they_are(writer: Writer) -> None:
+    writer.show(3)
+    named = sorted(writer.folder.glob("*.parquet"))
+    assert [file.path for file in build_index(named).files] == [path.name for path in named]
+
+
+def test_a_glob_is_followed_as_its_folder_is(writer: Writer, files: list[Path], tmp_path: Path) -> None:
+    with opened(copy_finished(files, tmp_path / "finished")) as loader:
+        expected = take([loader], 200)
+    writer.show(2)
+    writer.put("other-0.parquet", b"which the glob does not name")
+    thread = after(0.2, writer.finish)
+    with opened(writer.folder / "part-*.parquet") as loader:
+        found = take([loader], 60)
+        state = loader.state_dict()
+    thread.join()
+    with opened(writer.folder / "part-*.parquet", follow=False) as loader:
+        loader.load_state_dict(state)
+        assert np.array_equal([*found, *take([loader], 140)], expected)
+
+
+def test_a_set_below_a_followed_folder_that_is_still_written_keeps_it_from_being_complete(
+    writer: Writer, sets: Path
+) -> None:
+    writer.show(3)
+    (sets / "_COMPLETE").touch()
+    for source in (sets, sets / "*" / "*.parquet"):
+        with opened(source, complete_after=0) as loader, pytest.raises(TypeError, match="still being written"):
+            len(loader)
+    writer.finish()
+    with opened(sets / "*" / "*.parquet") as loader:
+        assert len(loader)
+
+
+# ── the first file ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "a folder of other files", "a glob"])
+def test_the_first_file_is_waited_for_and_that_is_said_at_once(
+    there: str, files: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(copy_finished(files, tmp_path / "finished")) as loader:
+        expected = take([loader], 5)
+    folder = tmp_path / "set" / "growing"
+    if there != "nothing":
+        folder.mkdir(parents=True)
+    if there == "a folder of other files":
+        (folder / "notes.txt").touch()
+
+    def write() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        Writer(folder, files).finish()
+
+    thread = after(0.3, write)
+    with opened(folder / "*.parquet" if there == "a glob" else folder) as loader:
+        assert np.array_equal(take([loader], 5), expected)
+    thread.join()
+    (told,) = [record.message for record in caplog.records if "waiting for" in record.message]
+    assert told.startswith(f"waiting for the first file of {folder}, up to 20 s (wait_seconds): ")
+    assert {"nothing": "there is no", "a folder of other files": "notes.txt"}.get(there, "found nothing") in told
+
+
+def test_patience_with_a_first_file_ends_with_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*typo within 0.05 s .*: there is no .*typo"):
+        opened(tmp_path / "typo", wait_seconds=0.05)
+    # Nothing is never complete, whatever time goes by.
+    with pytest.raises(GrowthTimeoutError, match="no file has come"):
+        opened(tmp_path / "typo", wait_seconds=0.05, complete_after=0)
+
+
+def test_a_failure_before_the_first_file_is_told_at_once(writer: Writer) -> None:
+    writer.beat("failed", "no such tokenizer")
+    with pytest.raises(WriterFailedError, match="no such tokenizer"):
+        opened(writer.folder)
+
+
+def test_a_set_that_is_said_to_be_complete_without_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(PathNotFoundError, match="holds no Parquet"):
+        opened(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="an interrupt of the main thread")
+def test_an_interrupt_ends_the_wait_for_a_first_file(tmp_path: Path) -> None:
+    thread = after(0.2, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path / "nothing")
+    thread.join()
+
+
+def test_every_way_to_a_set_waits_for_its_first_file(files: list[Path], tmp_path: Path) -> None:
+    finished = copy_finished(files, tmp_path / "finished")
+    more = {"weights": {"new": 1, "old": 1}, "follow": False}
+
+    def mixture(new: Path) -> list[np.ndarray]:
+        with opened({"new": Component(new, follow=True), "old": finished}, **more) as loader:
+            return take([loader], 3)
+
+    def tensors(new: Path) -> list[np.ndarray]:
+        with TokenDataset(str(new), **OPTIONS) as dataset:
+            batches = iter(dataset)
+            return [next(batches)["input_ids"].numpy() for _ in range(3)]
+
+    for number, ways in enumerate((mixture, tensors)):
+        growing = tmp_path / str(number)
+        thread = after(0.2, lambda growing=growing: Writer(growing, files).finish())
+        assert np.array_equal(ways(growing), ways(finished))
+        thread.join()
+
+
+def test_ranks_may_come_before_the_first_file(files: list[Path], tmp_path: Path) -> None:
+    with opened(copy_finished(files, tmp_path / "finished")) as loader:
+        expected = take([loader], 5)
+    found: dict[int, ParquetLoader] = {}
+
+    def begin(rank: int) -> None:
+        found[rank] = opened(tmp_path / "growing", rank=rank, world_size=2)
+
+    threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    Writer(tmp_path / "staged", files).finish()
+    assert not found
+    (tmp_path / "staged").rename(tmp_path / "growing")
+    for thread in threads:
+        thread.join()
+    with found[0], found[1]:
+        assert np.array_equal(take([found[0], found[1]], 5), expected)
