@@ -118,6 +118,66 @@ def test_a_set_below_a_followed_folder_that_is_still_written_keeps_it_from_being
         assert len(loader)
 
 
+# ── the ways out of a refusal ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_way_out_of_a_refusal_works_and_gives_the_order_that_it_says(
+    writer: Writer, files: list[Path], tmp_path: Path
+) -> None:
+    finished = copy_finished(files, tmp_path / "finished")
+    with opened(finished) as loader:
+        as_stored = take([loader], 60)
+    with opened(finished, follow=False) as loader:
+        over_all_of_it = take([loader], 60)
+    assert not np.array_equal(as_stored, over_all_of_it)
+    writer.show(4)
+    with pytest.raises(ConfigError) as refused:
+        opened(writer.folder, follow=False)
+    told = str(refused.value)
+    assert "Read it while it grows, with follow=True (--follow of a command), first in the order of its files" in told
+    with opened(writer.folder) as loader:
+        found = take([loader], 10)
+        state = loader.state_dict()
+    assert "or wait until it is complete" in told
+    assert "for an order that is shuffled over all of it" in told
+    writer.finish()
+    with opened(writer.folder, follow=False) as loader:
+        assert np.array_equal(take([loader], 60), over_all_of_it)
+    assert "A run that has followed it goes on either way, in its order" in told
+    for follow in (True, False):
+        with opened(writer.folder, follow=follow) as loader:
+            loader.load_state_dict(state)
+            assert np.array_equal([*found, *take([loader], 50)], as_stored)
+
+
+def test_each_way_out_of_a_wait_works_and_gives_the_order_that_it_says(files: list[Path], tmp_path: Path) -> None:
+    finished = copy_finished(files, tmp_path / "finished")
+    with opened(finished) as loader:
+        expected = take([loader], 200)
+    with opened(finished, follow=False) as loader:
+        other = take([loader], 60)
+    (finished / "_manifest.json").unlink()
+    with opened(finished, wait_seconds=0) as loader:
+        with pytest.raises(GrowthTimeoutError) as refused:
+            for _ in loader:
+                pass
+        state = loader.state_dict()
+    told = str(refused.value)
+    assert "has not grown so far (wait_seconds is 0), and is not complete" in told
+    found = expected[: state["position"] // OPTIONS["seq_len"]]
+    assert "or give complete_after" in told
+    assert "or leave out follow: a state keeps its run's order, and a new run has another one" in told
+    for ways in ({"complete_after": 0}, {"follow": False}, {}):
+        if not ways:
+            assert "say so by a file _COMPLETE" in told
+            (finished / "_COMPLETE").touch()
+        with opened(finished, **ways) as loader:
+            loader.load_state_dict(state)
+            assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
+    with opened(finished, follow=False) as loader:
+        assert np.array_equal(take([loader], 60), other)
+
+
 # ── the first file ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,7 +207,7 @@ def test_the_first_file_is_waited_for_and_that_is_said_at_once(
 
 
 def test_patience_with_a_first_file_ends_with_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*typo within 0.05 s .*: there is no .*typo"):
+    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*typo for 0.05 s .*: there is no .*typo"):
         opened(tmp_path / "typo", wait_seconds=0.05)
     # Nothing is never complete, whatever time goes by.
     with pytest.raises(GrowthTimeoutError, match="no file has come"):

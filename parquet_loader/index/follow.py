@@ -333,11 +333,12 @@ class Follower:
         # Where it is known when the set counts as complete, that is waited for.
         is_patient = self._seconds_left() is not None and not self._is_ahead()
         if now - max(begun, self._grown) > self._patience.wait_seconds and not is_patient:
-            patience = f"{self._patience.wait_seconds:,g} s (wait_seconds)"
+            seconds = self._patience.wait_seconds
+            so_long = f"for {seconds:,g} s (wait_seconds)" if seconds else "so far (wait_seconds is 0)"
             if self._index is None:
-                raise GrowthTimeoutError(f"no file has come to {root} within {patience}: {self.describe()}")
+                raise GrowthTimeoutError(f"no file has come to {root} {so_long}: {self.describe()}")
             raise GrowthTimeoutError(
-                f"{root} has not grown for {patience}, and is not complete: {self.describe()}{self._ways()}"
+                f"{root} has not grown {so_long}, and is not complete: {self.describe()}{self._ways()}"
             )
 
     def _is_ahead(self) -> bool:
@@ -348,10 +349,11 @@ class Follower:
         """What to do about a set that does not grow, a clause."""
         if self._seen.is_written:
             return ""
-        say_so = "if it is complete, say so by a file _COMPLETE"
-        if self._patience.complete_after is None:
-            return f"; {say_so}, or give complete_after, or leave out follow"
-        return f"{self._end()}; {say_so}, or leave out follow"
+        after = ", or give complete_after" if self._patience.complete_after is None else ""
+        return (
+            f"{self._end()}; if it is complete, say so by a file _COMPLETE{after}, or leave out follow: a state keeps "
+            "its run's order, and a new run has another one"
+        )
 
     def _end(self) -> str:
         """When the set counts as complete, a clause; nothing where it never does."""

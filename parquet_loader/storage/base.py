@@ -323,10 +323,12 @@ class Listing:
             state = (
                 "is still being written" if reason is None else f"is not complete, as its writer has failed: {reason}"
             )
-            again = "if its writer has failed or died, run that again" if reason is None else "run the writer again"
+            again = "if its writer has failed or died, run it again" if reason is None else "run the writer again"
             raise ConfigError(
                 f"{where} {state}; it has a {GROWING_NAME} and no {MANIFEST_NAME}. Read it while it grows, with "
-                f"follow=True (--follow of a command), or wait until it is complete; {again}"
+                "follow=True (--follow of a command), first in the order of its files; or wait until it is complete "
+                f"({again}), for an order that is shuffled over all of it. A run that has followed it goes on either "
+                "way, in its order"
             )
 
 
