@@ -360,7 +360,7 @@ def test_a_set_that_grows_is_refused_by_whoever_does_not_follow_it(writer: Write
         with pytest.raises(ConfigError, match=r"still being written.*follow=True.*--follow.*wait until it is complete"):
             refuse()
     writer.beat("failed", "the disk is full")
-    with pytest.raises(ConfigError, match=r"its writer has failed: the disk is full; .* run the writer again"):
+    with pytest.raises(ConfigError, match=r"its writer has failed: the disk is full; .*run the writer again"):
         build_index(writer.folder)
     writer.finish()
     opened(writer.folder, follow=False).close()
