@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from growing_sets import Writer, copy_finished, make_files, quick_looks, take
 
 from parquet_loader import (
     Component,
     ConfigError,
+    DataError,
     GrowthTimeoutError,
     ParquetLoader,
     PathNotFoundError,
@@ -176,6 +179,76 @@ def test_each_way_out_of_a_wait_works_and_gives_the_order_that_it_says(files: li
             assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
     with opened(finished, follow=False) as loader:
         assert np.array_equal(take([loader], 60), other)
+
+
+# ── files that come later ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"PAR1 and no more")
+
+
+def of_another_column(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1]], "loss_mask": [[1]]}), path)
+
+
+def of_floats(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1.5]], "labels": [[1]]}), path)
+
+
+def of_other_labels(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1]], "labels": [[1.5]]}), path)
+
+
+def of_large_ids(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[60_000]], "labels": [[1]]}), path)
+
+
+@pytest.mark.parametrize("make", [damaged, of_another_column, of_floats, of_other_labels, of_large_ids])
+def test_a_bad_file_that_comes_later_is_named_with_its_folder_and_may_be_mended(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    def good(path: Path) -> None:
+        pq.write_table(pa.table({"tokens": [[1] * 60] * 40, "labels": [[2] * 60] * 40}), path, row_group_size=20)
+
+    good(tmp_path / "0.parquet")
+    with opened(tmp_path, window=1, aligned=["labels"], vocab_size=60_000, epochs=1) as loader:
+        take([loader], 5)
+        make(tmp_path / "1.parquet")
+        with pytest.raises((ConfigError, DataError)) as refused:
+            for _ in loader:
+                pass
+        assert str(refused.value).startswith(f"{tmp_path}/1.parquet")
+        assert str(refused.value).endswith("It has come to a set that is followed: mend it or take it out")
+        good(tmp_path / "1.parquet")
+        (tmp_path / "_COMPLETE").touch()
+        count = loader.state_dict()["position"] // 16
+        assert count + sum(1 for _ in loader) == -(-2 * 40 * 60 // (16 * 8))
+
+
+def test_a_run_that_its_memory_has_ended_resumes_exactly_with_more(tmp_path: Path) -> None:
+    made = []
+    for number, count in enumerate((10, 10, 10, 80_000)):
+        made.append(tmp_path / f"part-{number}.parquet")
+        documents = [[number * 1000 + place for place in range(30)]] * count
+        pq.write_table(pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))}), made[-1])
+    with opened(copy_finished(made, tmp_path / "finished"), window=1) as loader:
+        expected = take([loader], 200)
+    growing = Writer(tmp_path / "growing", made)
+    growing.show(2)
+    with opened(growing.folder, window=1, budget_bytes=20_000_000) as loader:
+        found = take([loader], 2)
+        growing.finish()
+        batches = iter(loader)
+        with pytest.raises(ConfigError, match="budget_bytes 20,000,000 is too small"):
+            while True:
+                found.append(next(batches).tokens)
+        state = loader.state_dict()
+        assert state["position"] == len(found) * 16
+    for follow in (True, False):
+        with opened(growing.folder, window=1, budget_bytes=500_000_000, follow=follow) as loader:
+            loader.load_state_dict(state)
+            assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
 
 
 # ── the first file ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -28,8 +28,10 @@ from ..errors import (
     GrowthTimeoutError,
     LoaderClosedError,
     LoaderInUseError,
+    ParquetLoaderError,
     PathNotFoundError,
     WriterFailedError,
+    of_file_below,
 )
 from ..interrupts import Turn
 from ..storage.base import FileInfo, Storage
@@ -233,7 +235,12 @@ class Follower:
             self._check_files(seen.files)
         if seen.files == self._files:
             return False
-        index = self._read(StoppableStorage(self._storage, stop), seen.files, self._index)
+        try:
+            index = self._read(StoppableStorage(self._storage, stop), seen.files, self._index)
+        except ParquetLoaderError as error:  # maybe hours after the source was named
+            mend = "" if self._index is None else ". It has come to a set that is followed: mend it or take it out"
+            paths = [file.path for file in seen.files]
+            raise of_file_below(error, self._storage.root, paths, mend) from error
         if self._index is not None and index.files[: len(self._index.files)] != self._index.files:
             raise ConfigError(
                 f"{self._storage.root} cannot be followed: its files are not read in the order of their paths"
