@@ -11,10 +11,10 @@ import functools
 import json
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["MixtureRun", "Rows", "Run", "SetRun", "Step", "run_of", "windows_of"]
+
+T = TypeVar("T")
 
 _ANOTHER_RUN = ". A run's order depends on all of these: make the loader as it was, or start a new run"
 
@@ -157,13 +159,21 @@ class Run:
         Raises:
             WriterFailedError, GrowthTimeoutError, StorageError: as `Follower.until`.
         """
+        self._guarded(self._settle)
+
+    def _settle(self) -> None:
+        """See `settle`."""
 
     def take(self) -> Rows:
         """The next rows; the run is after them then. After an error the next call begins at the same rows."""
+        return self._guarded(self._take)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """``work()``; after an error nothing is left of the engine, nor of what its threads have met with."""
         if self.engine is not None and (self.engine.halted or self.engine.pid != os.getpid()):
             self.stop()  # after an error; or the parent's, whose threads are not in this process
         try:
-            return self._take()
+            return work()
         except BaseException:
             # Also on KeyboardInterrupt: the engine may be half-way through a row, or ahead of the position. The next
             # call begins at the position, on a new engine, and waits for this one's threads: the error does not.
@@ -337,8 +347,7 @@ class SetRun(Run):
         """See `Run`."""
         return self.is_complete
 
-    def settle(self) -> None:
-        """See `Run`."""
+    def _settle(self) -> None:
         if self.is_complete:
             return
         order, position = self.order, self.progress.position
@@ -411,7 +420,7 @@ class SetRun(Run):
         return self.order.batches_of(self.epoch, seq_len, position)
 
     def _take(self) -> Rows:
-        self.settle()
+        self._settle()
         try:
             return self._rows()
         except OutgrownError:  # its threads have seen larger row groups than it was made for
