@@ -111,6 +111,11 @@ class Run:
         self._texts: tuple[tuple[object, ...], str, str] | None = None
 
     @property
+    def sets(self) -> dict[str, OpenSet]:
+        """The sets that are open, by name; `ONLY` is the name of a set alone."""
+        raise NotImplementedError
+
+    @property
     def configs(self) -> dict[str, EngineConfig]:
         """What engines run on now, by name."""
         raise NotImplementedError
@@ -128,7 +133,7 @@ class Run:
         raise NotImplementedError
 
     def config_of(self, name: str) -> EngineConfig:
-        """What an engine needs of a source, which is opened if it was not; `ONLY` is the name of a set alone.
+        """What an engine needs of a source, which is opened if it was not.
 
         Raises:
             ConfigError: there is no such source.
@@ -353,6 +358,11 @@ class SetRun(Run):
         grown = self.set.grown()
         if grown is not self.set:
             self.use(grown)
+
+    @property
+    def sets(self) -> dict[str, OpenSet]:
+        """See `Run`."""
+        return {ONLY: self.set}
 
     @property
     def configs(self) -> dict[str, EngineConfig]:
@@ -642,7 +652,7 @@ class MixtureRun(Run):
 
     @property
     def sets(self) -> dict[str, OpenSet]:
-        """The sources that are open, by name."""
+        """See `Run`."""
         return {name: self._sets[name] for name in sorted(self._sets) if isinstance(self._sets[name], OpenSet)}  # type: ignore[misc]
 
     def config_of(self, name: str) -> EngineConfig:
@@ -984,11 +994,9 @@ class MixtureRun(Run):
         """Tokens that the run has had of each source, over all lanes, and how many epochs of it that is; what was
         waited for it here, and what of it waits here to be taken.
         """
-        lanes = self.options.lanes
         found: dict[str, dict[str, float]] = {}
         for name in sorted({*self.names, *self.progress.drawn()}):
-            had = self.progress.had(name, self.plan.lattice, 0, lanes)
-            tokens = had * lanes if isinstance(had, int) else int(had.sum())
+            tokens = self.progress.consumed(name, self.plan.lattice)
             found[name] = {"tokens": tokens}
             opened = self._sets.get(name)
             if isinstance(opened, OpenSet) and opened.config.growth is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..checkpoint import ONLY
 from ..errors import ConfigError, ParquetLoaderError
 from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
@@ -21,9 +20,9 @@ def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, st
         return None, ""
     if name is not None:
         return open_tokenizer(name), ""
-    configs = {each: opened.config_of(each) for each in (opened.sets if isinstance(opened, MixtureRun) else [ONLY])}
+    sets = {each: (one.config.storage, one.config.index) for each, one in opened.sets.items()}
     try:
-        return open_tokenizer_of({each: (config.storage, config.index) for each, config in configs.items()}), ""
+        return open_tokenizer_of(sets), ""
     except ParquetLoaderError as error:
         return None, f"ids are shown, and no text: {error}"
 

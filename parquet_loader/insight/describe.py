@@ -324,8 +324,7 @@ def _epoch(state: RunState) -> int | None:
 def _source(state: RunState, progress: Progress, name: str) -> SourceDescription:
     consumed = state.position * state.lanes
     if isinstance(progress, MixtureProgress):
-        had = progress.had(name, Lattice(seed=state.seed, lanes=state.lanes), 0, state.lanes)
-        consumed = had * state.lanes if isinstance(had, int) else int(had.sum())
+        consumed = progress.consumed(name, Lattice(seed=state.seed, lanes=state.lanes))
     identity = state.sources.get(name, {})
     total = _tokens_of(identity)
     return SourceDescription(

@@ -16,10 +16,10 @@ from ..engine.mixer import demand, mixture_bytes, sheets_bytes
 from ..engine.rehearsal import expected_peak_bytes
 from ..errors import CheckpointMismatchError, ConfigError, SourceExhaustedError
 from ..options import LoaderOptions, check_world_size, integer
-from ..order.mixture import BLOCK, Weights
+from ..order.mixture import BLOCK, Lattice, Weights
 from ..order.order import Window, lane_range
-from ..order.progress import MixtureProgress, Progress, traced
-from ..remarks import remarks
+from ..order.progress import MixtureProgress, Progress
+from ..remarks import in_words, remarks
 from ..runs import MixtureRun, SetRun, windows_of
 from .reads import RankReads, reads_of_ranks, stretches
 from .sealed import check_known, growing_sets, grows
@@ -353,32 +353,22 @@ def moment(run: SetRun | MixtureRun, progress: Progress, position: int) -> Momen
 # ── mixtures ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _at(run: MixtureRun, end: MixtureProgress, row: int) -> MixtureProgress:
-    """The place after so many rows of the run, which are no more than those to `end`."""
-    return traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row))
-
-
-def _drawn(run: MixtureRun, progress: MixtureProgress, name: str) -> int:
-    """Tokens of a source that all lanes have had."""
-    had = progress.had(name, run.plan.lattice, 0, run.options.lanes)
-    return had * run.options.lanes if isinstance(had, int) else int(had.sum())
-
-
 def _shares(weights: Weights) -> dict[str, float]:
     whole = sum(weight for _, weight in weights)
     return {name: weight / whole for name, weight in weights}
 
 
 def _stages(run: MixtureRun, end: MixtureProgress) -> tuple[StagePlan, ...]:
+    lattice = run.plan.lattice
     begun = {stage.block: stage for stage in end.stages if stage.block * BLOCK < end.row}  # the last of each block
     scheduled = {block: token for block, token, _ in run.plan.scheduled(end)}
     borders = [block * BLOCK for block in begun] + [end.row]
-    places = [_at(run, end, row) for row in borders]
+    places = [end.at_row(row, lattice) for row in borders]
     found = []
     for number, (block, stage) in enumerate(begun.items()):
         before, after = places[number], places[number + 1]
         target = _shares(stage.weights)
-        drawn = {name: _drawn(run, after, name) - _drawn(run, before, name) for name in target}
+        drawn = {name: after.consumed(name, lattice) - before.consumed(name, lattice) for name in target}
         whole = sum(drawn.values())
         found.append(
             StagePlan(
@@ -405,14 +395,14 @@ def _targets(run: MixtureRun, end: MixtureProgress) -> dict[str, float]:
     return found
 
 
-def _first_row(run: MixtureRun, end: MixtureProgress, name: str, tokens: int) -> int | None:
+def _first_row(end: MixtureProgress, lattice: Lattice, name: str, tokens: int) -> int | None:
     """The first row before which the lanes have had so many tokens of a source; None where that does not come."""
-    if _drawn(run, end, name) < tokens:
+    if end.consumed(name, lattice) < tokens:
         return None
     low, high = -1, end.row  # after that many rows they have not, after that many they have
     while high - low > 1:
         middle = (low + high) // 2
-        if _drawn(run, _at(run, end, middle), name) < tokens:
+        if end.at_row(middle, lattice).consumed(name, lattice) < tokens:
             low = middle
         else:
             high = middle
@@ -459,8 +449,8 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
     targets, exhausted = _targets(run, end), _exhausted(end)
     exhausted.update(dict.fromkeys(stopped.sources if stopped is not None else (), end.rows_before(end.position)))
     for name, each in run.sets.items():
-        drawn, total = _drawn(run, end, name), each.config.order.total_tokens
-        again, spent = _first_row(run, end, name, total), exhausted.get(name)
+        drawn, total = end.consumed(name, run.plan.lattice), each.config.order.total_tokens
+        again, spent = _first_row(end, run.plan.lattice, name, total), exhausted.get(name)
         yield SourcePlan(
             name=name,
             paths=tuple(each.config.storage.identity.split("\n")),
@@ -645,19 +635,9 @@ def _notes_of_ends(sources: Sequence[SourcePlan]) -> Iterator[str]:
 
 
 def _notes(run: SetRun | MixtureRun, end: Progress) -> Iterator[str]:
-    options = run.options
     if isinstance(run, MixtureRun) and isinstance(end, MixtureProgress):
         for block, token, _ in run.plan.scheduled(end):
             if block * BLOCK >= end.row:
                 yield f"the stage that is scheduled for token {token:,} begins after the end of this plan"
-    for name, config in run.configs.items():
-        of = f"source {name!r}: " if name else ""
-        for remark in remarks(
-            config,
-            seq_len=options.seq_len,
-            overlap=options.overlap,
-            world_size=1,
-            tail=options.tail,
-            mixed=bool(name),
-        ):
-            yield of + remark
+    for name, remark in remarks(run.configs, run.options, 1):
+        yield in_words(name, remark)

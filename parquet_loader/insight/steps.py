@@ -19,7 +19,7 @@ from ..options import LoaderOptions
 from ..order.ending import Finish, finish_of
 from ..order.mixture import BLOCK
 from ..order.order import Order
-from ..order.progress import MixtureProgress, Progress, traced
+from ..order.progress import MixtureProgress, Progress
 from ..runs import MixtureRun, SetRun, Step
 from .fragments import SourceRows
 
@@ -62,8 +62,7 @@ def progress_at(run: MixtureRun, row: int, *, entered: bool = True) -> MixturePr
     """
     progress = run.progress
     if row < progress.row:
-        at = traced(run.plan.lattice, progress.lengths, progress.stages, progress.position_of(row))
-        return replace(at, skips=progress.skips)
+        return replace(progress.at_row(row, run.plan.lattice), skips=progress.skips)
     at = progress.advanced(row - progress.row, run.plan)
     return at.entered(run.plan) if entered else at
 
