@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
-from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
+from ..insight.candidates import Candidate, candidates, pretokenize_advice
+from ..insight.inspect import Inspection, inspect
+from ..insight.sample import LengthSample
 from ..printable import printable
 from .arguments import HelpFormatter, count, eos_id
 from .output import complain, print_json, say, table

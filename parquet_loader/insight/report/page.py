@@ -15,8 +15,9 @@ from ...printable import printable
 from ...runs import MixtureRun, SetRun
 from ...storage.atomic import write_atomically
 from ..describe import describe
-from ..inspect import Decodes, Inspection, inspect
+from ..inspect import Inspection, inspect
 from ..plan import plan
+from ..sample import Decodes
 from .ink import missing
 from .sections import Subject, head, sections
 

@@ -15,8 +15,9 @@ from ...remarks import remarks
 from ...runs import MixtureRun, SetRun
 from ...sets import OpenSet
 from ..describe import CheckpointDescription
-from ..inspect import Inspection, LengthSample, Quantile, Sampled
+from ..inspect import Inspection
 from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
+from ..sample import LengthSample, Quantile, Sampled
 from . import charts
 from .ink import amount
 from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
