@@ -23,7 +23,7 @@ from ..order.progress import MixtureProgress, Progress
 from ..runs import MixtureRun, SetRun, Step
 from .fragments import SourceRows
 
-__all__ = ["MOST_STEPS", "MixtureSteps", "Row", "SetSteps", "is_skipped", "rows_of", "step_of"]
+__all__ = ["MOST_STEPS", "MixtureSteps", "Row", "SetSteps", "advanced", "is_skipped", "rows_of", "step_of"]
 
 MOST_STEPS = 2**50  # so far ahead a source is looked for
 _MOST_TABLES = 64  # of blocks, each of 1,024 bytes a lane
@@ -47,6 +47,23 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
         return Step(Progress(position=position, lengths=lengths, skips=progress.skips), run.configs, None, run.options)
     at = progress_at(run, number)
     return Step(at, {name: run.config_of(name) for name, _ in at.quotas}, run.plan, run.options)
+
+
+def advanced(run: SetRun | MixtureRun, rows: int) -> tuple[Progress, SourceExhaustedError | None]:
+    """The place after so many rows, or the last one before an error."""
+    try:
+        return run.advanced(rows), None
+    except SourceExhaustedError as found:
+        error = found
+    low, high = 0, rows  # that many may be taken, that many may not
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            run.advanced(middle)
+            low = middle
+        except SourceExhaustedError:
+            high = middle
+    return run.advanced(low), error
 
 
 def progress_at(run: MixtureRun, row: int, *, entered: bool = True) -> MixtureProgress:

@@ -16,7 +16,8 @@ from ...runs import MixtureRun, SetRun
 from ...sets import OpenSet
 from ..describe import CheckpointDescription
 from ..inspect import Inspection
-from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
+from ..plan import Moment, Plan, SourcePlan, StagePlan
+from ..ranks import WorldSizePlan
 from ..sample import LengthSample, Quantile, Sampled
 from . import charts
 from .ink import amount
