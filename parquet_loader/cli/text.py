@@ -9,7 +9,7 @@ from ..errors import ConfigError, ParquetLoaderError
 from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
 
-__all__ = ["columns_asked", "tokenizer_of"]
+__all__ = ["add_columns", "columns_asked", "tokenizer_of"]
 
 
 def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
@@ -25,6 +25,18 @@ def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, st
         return open_tokenizer_of(sets), ""
     except ParquetLoaderError as error:
         return None, f"ids are shown, and no text: {error}"
+
+
+def add_columns(parser: Any) -> None:
+    """Have a parser, or a group of its arguments, take further columns."""
+    parser.add_argument("--columns", metavar="NAME,...", help="other columns of the documents, such as url,meta.lang")
+    parser.add_argument(
+        "--columns-from",
+        action="append",
+        metavar="FOLDER",
+        help="where these are, if not in the files of tokens: for each a file of the same path and as many rows; "
+        "NAME=FOLDER for a mixture's source",
+    )
 
 
 def columns_asked(given: argparse.Namespace, opened: SetRun | MixtureRun) -> dict[str, Any]:

@@ -30,6 +30,8 @@ __all__ = [
     "open_saved",
     "progress_of",
     "saved_of",
+    "weights_words",
+    "why_words",
 ]
 
 _NESTED = 4  # dicts in dicts of a trainer's file
@@ -292,6 +294,18 @@ def describe(saved: bytes | Saved | Mapping[str, Any]) -> CheckpointDescription:
         ),
         sources=tuple(_source(state, progress, name) for name in _names(state, progress)),
     )
+
+
+def why_words(by: str) -> str:
+    """Why a stage began."""
+    return {"schedule": "by the schedule", "reweight": "by reweight()", "exhausted": "as a source was exhausted"}.get(
+        by, by
+    )
+
+
+def weights_words(weights: Mapping[str, float]) -> str:
+    """Shares by source."""
+    return ", ".join(f"{name} {share:.3g}" for name, share in weights.items())
 
 
 def _names(state: RunState, progress: Progress) -> list[str]:
