@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -279,14 +280,8 @@ def _first_row(end: MixtureProgress, lattice: Lattice, name: str, tokens: int) -
     """The first row before which the lanes have had so many tokens of a source; None where that does not come."""
     if end.consumed(name, lattice) < tokens:
         return None
-    low, high = -1, end.row  # after that many rows they have not, after that many they have
-    while high - low > 1:
-        middle = (low + high) // 2
-        if end.at_row(middle, lattice).consumed(name, lattice) < tokens:
-            low = middle
-        else:
-            high = middle
-    return high
+    rows = range(end.row)
+    return bisect.bisect_left(rows, tokens, key=lambda row: end.at_row(row, lattice).consumed(name, lattice))
 
 
 def _exhausted(end: MixtureProgress) -> dict[str, int]:

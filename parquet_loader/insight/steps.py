@@ -4,6 +4,7 @@ comes to a position of a source.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -55,15 +56,15 @@ def advanced(run: SetRun | MixtureRun, rows: int) -> tuple[Progress, SourceExhau
         return run.advanced(rows), None
     except SourceExhaustedError as found:
         error = found
-    low, high = 0, rows  # that many may be taken, that many may not
-    while high - low > 1:
-        middle = (low + high) // 2
+
+    def is_too_far(row: int) -> bool:
         try:
-            run.advanced(middle)
-            low = middle
+            run.advanced(row)
         except SourceExhaustedError:
-            high = middle
-    return run.advanced(low), error
+            return True
+        return False
+
+    return run.advanced(bisect.bisect_left(range(1, rows), True, key=is_too_far)), error
 
 
 def progress_at(run: MixtureRun, row: int, *, entered: bool = True) -> MixtureProgress:
