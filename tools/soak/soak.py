@@ -43,7 +43,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from reliability_docs import table, write_docs
 
-import parquet_loader.engine.work
+import parquet_loader.engine.task
 import parquet_loader.index.cache
 import parquet_loader.storage.local
 import parquet_loader.storage.remote
@@ -153,7 +153,7 @@ def work(source: str, folder: Path, place: Path, rank: int, world_size: int) -> 
     marks = Marks(place / f"marks-{rank}")
     warnings.filterwarnings("error", message="the index cache")  # no kill may damage it
     marks.wrap(parquet_loader.index.cache, "write_atomically", "writing the index cache")
-    marks.wrap(parquet_loader.engine.work._Run, "decode", "decoding")
+    marks.wrap(parquet_loader.engine.task._Run, "decode", "decoding")
     for storage in (parquet_loader.storage.local.LocalStorage, parquet_loader.storage.remote.FsspecStorage):
         marks.wrap(storage, "read", "reading data")
     with (folder / "run" / f"{place.name}-{rank}.log").open("ab", buffering=0) as log, contextlib.ExitStack() as stack:
