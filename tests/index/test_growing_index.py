@@ -90,21 +90,6 @@ def test_a_set_is_complete_as_it_is_after_its_manifest_was_seen(tmp_path: Path) 
     assert (writer.folder / MANIFEST_NAME).exists()
 
 
-@pytest.mark.parametrize("end", ["rewritten", "complete"])
-def test_a_marker_that_is_rewritten_while_it_is_read_for_the_first_time_is_no_lack_of_a_set(
-    end: str, tmp_path: Path
-) -> None:
-    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
-
-    finish = threading.Timer(0.2, writer.finish)
-    finish.start()
-    storage = _Rewritten([str(writer.folder)])
-    storage.then = writer.beat if end == "rewritten" else finish.join
-    index, _ = follower_of(storage).known
-    finish.join()
-    assert len(index.files) > 0
-
-
 def test_a_failure_that_was_known_does_not_hold_once_the_marker_is_rewritten(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
     writer.show(2)

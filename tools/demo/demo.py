@@ -49,12 +49,12 @@ OURS = ("text", "tokenizer.json", "tokens", "growing", "reference", "interrupted
 VOCAB_SIZE = 4096
 ROW_GROUP_TOKENS, FILE_TOKENS = 10_000, 40_000
 # The prose is tokenized while the model trains: text of so many documents per second, encoded so many bytes at a time.
-DOCUMENTS_PER_SECOND, BATCH_BYTES = 12, 20_000
+DOCUMENTS_PER_SECOND, BATCH_BYTES = 14, 20_000
 LANES, SEQ_LEN = 16, 128
-STEPS, CHECKPOINT_EVERY = 340, 20
+STEPS, CHECKPOINT_EVERY = 260, 20
 # From which token of the run on the sources have which shares. Stages begin with blocks of 64 steps.
 FIRST = (0, {"prose": 0.7, "code": 0.3})
-SECOND = (192 * LANES * SEQ_LEN, {"prose": 0.4, "code": 0.6})
+SECOND = (128 * LANES * SEQ_LEN, {"prose": 0.4, "code": 0.6})
 # The interrupted run: how many processes, between which parts of all steps they are killed, and the stages they know.
 LEGS = ((2, (0.15, 0.35), [FIRST]), (4, (0.60, 0.75), [FIRST, SECOND]), (1, None, [FIRST, SECOND]))
 

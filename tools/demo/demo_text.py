@@ -22,8 +22,10 @@ END_OF_TEXT = "<|endoftext|>"
 
 # Not there in every installation, or tables rather than text.
 _LEAVE_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "encodings", "pydoc_data"}
-# Short docstrings say little; long modules are left out, so that a short training run sees more than one epoch of code.
+# Short docstrings say little. Long modules and the rest of the prose are left out, so that a short training run sees
+# more than one epoch of both.
 _DOCSTRING_CHARACTERS = 500
+_PROSE_DOCUMENTS = 600
 _MODULE_CHARACTERS = 6_000
 _FILES = 4
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -69,8 +71,10 @@ def write_text(folder: Path) -> dict[str, int]:
         "prose": [*topics(), *strings],
         "code": [source for source in sources if 0 < len(source) <= _MODULE_CHARACTERS],
     }
-    for kind, texts in documents.items():
+    for texts in documents.values():
         random.Random(0).shuffle(texts)
+    del documents["prose"][_PROSE_DOCUMENTS:]
+    for kind, texts in documents.items():
         (folder / kind).mkdir(parents=True)
         for number in range(_FILES):
             with (folder / kind / f"{number}.jsonl").open("w", encoding="utf-8") as file:

@@ -64,7 +64,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small language model."""
 
-    def __init__(self, vocab_size: int, seq_len: int, width: int = 128, layers: int = 3, heads: int = 4) -> None:
+    def __init__(self, vocab_size: int, seq_len: int, width: int = 128, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, width)
         self.positions = nn.Parameter(torch.zeros(seq_len, width))

@@ -46,7 +46,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from reliability_docs import table, write_docs
 
-import parquet_loader.engine.work
+import parquet_loader.engine.task
 import parquet_loader.index.cache
 import parquet_loader.index.follow
 import parquet_loader.storage.local
@@ -211,7 +211,7 @@ def work(job: Job, place: Path, rank: int, world_size: int) -> None:
     marks = Marks(place / f"marks-{rank}")
     warnings.filterwarnings("error", message="the index cache")  # no kill may damage it
     marks.wrap(parquet_loader.index.cache, "write_atomically", "writing the index cache")
-    marks.wrap(parquet_loader.engine.work._Run, "decode", "decoding")
+    marks.wrap(parquet_loader.engine.task._Run, "decode", "decoding")
     marks.wrap(parquet_loader.index.follow.Follower, "until", WAITING_FOR_FILES)
     for storage in (parquet_loader.storage.local.LocalStorage, parquet_loader.storage.remote.FsspecStorage):
         marks.wrap(storage, "read", "reading data")
