@@ -210,6 +210,8 @@ class Follower:
         if GROWING_NAME in beside:
             found = beside[GROWING_NAME]
             marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
+            if marker is None:
+                return self._list(stop)
         told = MANIFEST_NAME in beside or (not is_written and any(name in beside for name in COMPLETE_NAMES))
         try:
             files = listing.data_files(base, storage.root, self._kind, follow=True)
@@ -228,8 +230,8 @@ class Follower:
             text = self._storage.read(file, 0, file.size, stop)
             return Growing.from_json(text, f"{self._storage.root}/{file.path}")
         except FileChangedError:  # by its writer, just now: so it lives
-            known = self._seen.marker
-            return known if known is not None and known.state == "growing" else None
+            before = self._seen.marker
+            return before if before is not None and before.state == "growing" else None
 
     def _grow(self, seen: _Seen, stop: threading.Event | None) -> bool:
         """Take in what has come; whether something has."""
