@@ -36,6 +36,7 @@ from parquet_loader import (
     merge_checkpoints,
 )
 from parquet_loader.index.follow import Follower
+from parquet_loader.storage.growing import GROWING_NAME, Growing
 
 __all__ = ["quick_looks"]
 
@@ -750,9 +751,14 @@ def test_a_writer_that_is_killed_and_run_again_is_followed(tmp_path: Path) -> No
     writer.wait()
     lives = []
 
+    def is_written() -> bool:
+        return Growing.from_json((folder / GROWING_NAME).read_bytes(), GROWING_NAME).state == "growing"
+
     def opened_again(**more: Any) -> ParquetLoader:
         if not lives:
+            wait_for(lambda: not is_written())
             lives.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            wait_for(is_written)  # else the failure of the one before it is told
         return opened(folder, **shape, **more)
 
     found = run_of_ranks(opened_again, iter([(1, 20, True), (4, count - 20, True)]))
