@@ -249,7 +249,10 @@ def summary(results: Sequence[Result]) -> str:
         ["kills of readers: rounds ended by SIGKILL", *(result.kills for result in results)],
         ["processes killed", *(result.killed for result in results)],
         [f"of these {WAITING_FOR_FILES}", *(result.phases[WAITING_FOR_FILES] for result in results)],
-        ["rounds that ended since a rank had waited too long", *(result.gave_up for result in results)],
+        [
+            "rounds that a rank has ended, which had waited too long or was told that the writer had failed",
+            *(result.gave_up for result in results),
+        ],
         ["kills of the writer", *(result.writer["killed"] for result in results)],
         ["the writer ended by SIGTERM", *(result.writer["interrupted"] for result in results)],
         ["the writer stopped for a while", *(result.writer["stopped"] for result in results)],

@@ -284,7 +284,8 @@ class Result:
         rows: of a run.
         records: of all runs, repeats too.
         wipes: of the index cache.
-        gave_up: rounds in which a rank had waited too long for a set to grow.
+        gave_up: rounds in which a rank had waited too long for a set to grow, or was told that its
+            writer had failed.
         writer: what happened to the writer of such a set.
         digest: of all rows.
     """
