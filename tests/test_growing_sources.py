@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from growing_sets import Writer, copy_finished, make_files, quick_looks, take
+from raw_sets import random_files, write_megatron, write_shards
 
 from parquet_loader import (
     Component,
@@ -179,6 +180,76 @@ def test_each_way_out_of_a_wait_works_and_gives_the_order_that_it_says(files: li
             assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
     with opened(finished, follow=False) as loader:
         assert np.array_equal(take([loader], 60), other)
+
+
+# ── other formats ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_megatron_pairs(folder: Path, files: list[Any]) -> None:
+    folder.mkdir()
+    for number, documents in enumerate(files):
+        write_megatron(folder / f"part-{number}", [[document] for document in documents])
+
+
+def write_bare_shards(folder: Path, files: list[Any]) -> None:
+    write_shards(folder, files, eos_id=0, meta=False)
+
+
+def write_arrow_files(folder: Path, files: list[Any]) -> None:
+    folder.mkdir()
+    for number, documents in enumerate(files):
+        table = pa.table({"tokens": pa.array([list(map(int, each)) for each in documents], pa.list_(pa.int32()))})
+        with pa.ipc.new_file(str(folder / f"data-{number:05}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+    (folder / "state.json").write_text('{"_fingerprint": "0"}')
+
+
+@pytest.mark.parametrize(
+    ("write", "more"),
+    [
+        (write_megatron_pairs, {}),
+        (write_bare_shards, {"eos_id": 0, "raw_dtype": "uint16"}),
+        (write_arrow_files, {}),
+    ],
+)
+def test_sets_of_other_formats_are_followed_and_what_lies_beside_their_files_may_come_first(
+    write: Callable[[Path, list[Any]], None], more: dict[str, Any], tmp_path: Path
+) -> None:
+    whole, growing = tmp_path / "whole", tmp_path / "growing"
+    write(whole, random_files(np.random.default_rng(8)))
+    growing.mkdir()
+    data = sorted(path.name for path in whole.iterdir() if path.suffix in (".bin", ".arrow"))
+    indexes = [path.name for path in whole.iterdir() if path.suffix == ".idx"]
+    for name in {path.name for path in whole.iterdir()} - set(data) - set(indexes):
+        shutil.copy(whole / name, growing)
+
+    def show(name: str) -> None:
+        shutil.copy(whole / name, growing / f".{name}")
+        (growing / f".{name}").rename(growing / name)
+
+    shape: dict[str, Any] = {"seq_len": 8, "lanes": 2, "window": 1, **more}
+    (whole / "_COMPLETE").touch()
+    with opened(whole, **shape) as loader:
+        expected = take([loader], 200)
+    for name in [*indexes, data[0]]:  # of a pair, the index comes first
+        show(name)
+    with opened(growing, **shape) as loader:
+        found = take([loader], 1)
+        for name in data[1:]:
+            show(name)
+        (growing / "_COMPLETE").touch()
+        assert np.array_equal([*found, *take([loader], 199)], expected)
+
+
+def test_what_makes_another_thing_of_files_that_were_there_is_refused(tmp_path: Path) -> None:
+    write_megatron_pairs(tmp_path / "set", random_files(np.random.default_rng(8))[:1])
+    index = (tmp_path / "set" / "part-0.idx").rename(tmp_path / "part-0.idx")
+    with opened(tmp_path / "set", seq_len=8, lanes=2, window=1, raw_dtype="uint16", eos_id=0) as loader:
+        take([loader], 1)
+        index.rename(tmp_path / "set" / "part-0.idx")
+        with pytest.raises(ConfigError, match=r"set cannot be followed: .*part-0\.idx"):
+            for _ in loader:
+                pass
 
 
 # ── files that come later ────────────────────────────────────────────────────────────────────────────────────────────
