@@ -233,12 +233,14 @@ def test_sets_of_other_formats_are_followed_and_what_lies_beside_their_files_may
         expected = take([loader], 200)
     for name in [*indexes, data[0]]:  # of a pair, the index comes first
         show(name)
-    with opened(growing, **shape) as loader:
+    with opened(growing, **shape) as loader, opened(f"{growing}/*{Path(data[0]).suffix}", **shape) as globbed:
         found = take([loader], 1)
+        assert np.array_equal(take([globbed], 1), found)
         for name in data[1:]:
             show(name)
         (growing / "_COMPLETE").touch()
         assert np.array_equal([*found, *take([loader], 199)], expected)
+        assert np.array_equal([*found, *take([globbed], 199)], expected)
 
 
 def test_what_makes_another_thing_of_files_that_were_there_is_refused(tmp_path: Path) -> None:
@@ -320,6 +322,34 @@ def test_a_run_that_its_memory_has_ended_resumes_exactly_with_more(tmp_path: Pat
         with opened(growing.folder, window=1, budget_bytes=500_000_000, follow=follow) as loader:
             loader.load_state_dict(state)
             assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
+
+
+# ── mixtures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_sources_that_grow_one_ends_while_the_other_is_waited_for(files: list[Path], tmp_path: Path) -> None:
+    others = make_files(tmp_path / "others", 5, 4)
+
+    def mixture(ending: Path, lasting: Path) -> ParquetLoader:
+        sources = {"ending": Component(ending, max_epochs=1), "lasting": lasting}
+        shares = {"ending": 0.5, "lasting": 0.5}
+        return opened(sources, weights=shares, exhausted="redistribute", wait_seconds=0)
+
+    with mixture(copy_finished(files[:3], tmp_path / "a"), copy_finished(others, tmp_path / "b")) as loader:
+        expected = take([loader], 250)
+    ending, lasting = Writer(tmp_path / "ending", files[:3]), Writer(tmp_path / "lasting", others)
+    ending.show()
+    lasting.show()
+    steps = [ending.finish, lasting.show, lasting.finish]
+    found: list[np.ndarray] = []
+    with mixture(ending.folder, lasting.folder) as loader:
+        while len(found) < 250:
+            try:
+                found.append(next(iter(loader)).tokens)
+            except GrowthTimeoutError:
+                steps.pop(0)()
+    assert not steps
+    assert np.array_equal(found, expected)
 
 
 # ── the first file ───────────────────────────────────────────────────────────────────────────────────────────────────
