@@ -27,7 +27,7 @@ from .interrupts import Turn
 from .notebooks import html_table
 from .options import LoaderKeywords, LoaderOptions, integer, options_of, signature_with
 from .order.order import Order, lane_range
-from .remarks import remarks
+from .remarks import in_words, remarks
 from .runfile import of_file, read_run
 from .runs import MixtureRun, Step, run_of
 from .sets import Component
@@ -404,20 +404,8 @@ class ParquetLoader:
         packed rows of which much is padding, a set that is smaller than a global batch. Empty where all is well;
         ``strict=True`` makes each an error.
         """
-        given = self._options
-        found: list[str] = []
-        for name, config in self._run.configs.items():
-            of = f"source {name!r}: " if name else ""
-            each = remarks(
-                config,
-                seq_len=given.seq_len,
-                overlap=given.overlap,
-                world_size=given.world_size,
-                tail=given.tail,
-                mixed=bool(name),
-            )
-            found += [of + remark for remark in each]
-        return tuple(found)
+        found = remarks(self._run.configs, self._options, self._options.world_size)
+        return tuple(in_words(name, remark) for name, remark in found)
 
     def stats(self) -> dict[str, Any]:
         """Counts since this loader was made.
@@ -498,17 +486,16 @@ class ParquetLoader:
 
     def _repr_html_(self) -> str:
         given, run = self._options, self._run
-        sets = run.sets if isinstance(run, MixtureRun) else {"": run.set}
         drawn = run.stats() if isinstance(run, MixtureRun) else {}
         rows = []
-        for name, opened in sets.items():
+        for name, opened in run.sets.items():
             order, index = opened.config.order, opened.config.index
             of = (f"{drawn[name]['tokens']:,}", f"{drawn[name]['epochs']:.3f}") if name in drawn else ()
             rows.append((name or index.column, order.total_tokens, len(index), order.window, *of))
         headers = ["source" if drawn else "column", "tokens", "row groups", "window"]
         if drawn:
             headers += ["drawn", "epochs"]
-        what = f"{len(sets):,} sources" if drawn else self._config.storage.root
+        what = f"{len(run.sets):,} sources" if drawn else self._config.storage.root
         table = html_table(f"ParquetLoader of {what}", rows, headers=headers)
         place = f"rank {given.rank} of {given.world_size:,}, {given.lanes_of_rank:,} of {given.lanes:,} rows of a batch"
         where = f"epoch {self.epoch}, position {run.progress.position:,}{', closed' if self._closed else ''}"

@@ -212,6 +212,8 @@ class Follower:
         if GROWING_NAME in there:
             found = there[GROWING_NAME]
             marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
+            if marker is None:
+                return self._list(stop)
         told = MANIFEST_NAME in there or (not is_written and any(name in there for name in COMPLETE_NAMES))
         try:
             files = listing.data_files(base, storage.root, self._kind, follow=True)
@@ -225,11 +227,13 @@ class Follower:
         return _Seen(files, newest, marker, is_written, told, absent)
 
     def _read_marker(self, file: FileInfo, stop: threading.Event | None) -> Growing | None:
+        """A marker; what was known before of one that has changed since it was listed, where that still holds."""
         try:
             text = self._storage.read(file, 0, file.size, stop)
             return Growing.from_json(text, f"{self._storage.root}/{file.path}")
-        except FileChangedError:  # by its writer, just now
-            return self._seen.marker
+        except FileChangedError:  # by its writer, just now: so it lives
+            before = self._seen.marker
+            return before if before is not None and before.state == "growing" else None
 
     def _grow(self, seen: _Seen, stop: threading.Event | None) -> bool:
         """Take in what has come; whether something has."""
@@ -411,7 +415,7 @@ class Follower:
 
 def _last_data(files: list[FileInfo]) -> str:
     """The last path of data: what lies beside it, such as ``meta.json``, is there from the start."""
-    return max(file.path for file in files if kind_of(file.path))
+    return max((file.path for file in files if kind_of(file.path)), default="")
 
 
 def _up_to(files: list[FileInfo], last: str) -> list[FileInfo]:
