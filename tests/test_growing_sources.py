@@ -372,19 +372,20 @@ def test_the_first_file_is_waited_for_and_that_is_said_at_once(
         Writer(folder, files).finish()
 
     thread = after(0.3, write)
-    with opened(folder / "*.parquet" if there == "a glob" else folder) as loader:
+    source = folder / "*.parquet" if there == "a glob" else folder
+    with opened(source) as loader:
         assert np.array_equal(take([loader], 5), expected)
     thread.join()
     (told,) = [record.message for record in caplog.records if "waiting for" in record.message]
-    assert told.startswith(f"waiting for the first file of {folder}, up to 20 s (wait_seconds): ")
+    assert told.startswith(f"waiting for the first file of {source}, up to 20 s (wait_seconds): ")
     assert {"nothing": "there is no", "a folder of other files": "notes.txt"}.get(there, "found nothing") in told
 
 
 def test_patience_with_a_first_file_ends_with_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*typo for 0.05 s .*: there is no .*typo"):
+    with pytest.raises(GrowthTimeoutError, match=r"no file of .*typo has come for 0.05 s .*: there is no .*typo"):
         opened(tmp_path / "typo", wait_seconds=0.05)
     # Nothing is never complete, whatever time goes by.
-    with pytest.raises(GrowthTimeoutError, match="no file has come"):
+    with pytest.raises(GrowthTimeoutError, match=r"no file of .*typo has come"):
         opened(tmp_path / "typo", wait_seconds=0.05, complete_after=0)
 
 

@@ -354,7 +354,7 @@ class Follower:
             seconds = self._patience.wait_seconds
             so_long = f"for {seconds:,g} s (wait_seconds)" if seconds else "so far (wait_seconds is 0)"
             if self._index is None:
-                raise GrowthTimeoutError(f"no file has come to {root} {so_long}: {self.describe()}")
+                raise GrowthTimeoutError(f"no file of {self._storage.identity} has come {so_long}: {self.describe()}")
             raise GrowthTimeoutError(
                 f"{root} has not grown {so_long}, and is not complete: {self.describe()}{self._ways()}"
             )
@@ -400,7 +400,7 @@ class Follower:
         if self._index is None:
             _logger.warning(
                 "waiting for the first file of %s, up to %s s (wait_seconds): %s",
-                self._storage.root,
+                self._storage.identity,
                 f"{self._patience.wait_seconds:,g}",
                 self.describe(),
             )
