@@ -115,8 +115,11 @@ def test_a_set_below_a_followed_folder_that_is_still_written_keeps_it_from_being
     writer.show(3)
     (sets / "_COMPLETE").touch()
     for source in (sets, sets / "*" / "*.parquet"):
-        with opened(source, complete_after=0) as loader, pytest.raises(TypeError, match="still being written"):
-            len(loader)
+        with opened(source, complete_after=0, wait_seconds=0) as loader:
+            with pytest.raises(TypeError, match="still being written"):
+                len(loader)
+            with pytest.raises(GrowthTimeoutError, match="a set in a folder below is still being written"):
+                take([loader], 1000)
     writer.finish()
     with opened(sets / "*" / "*.parquet") as loader:
         assert len(loader)

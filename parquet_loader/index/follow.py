@@ -365,8 +365,10 @@ class Follower:
 
     def _ways(self) -> str:
         """What to do about a set that does not grow, a clause."""
+        if self._seen.marker is not None:
+            return "; its writer lives: give a longer wait_seconds, where a file takes longer than that"
         if self._seen.is_written:
-            return ""
+            return "; a set in a folder below is still being written, or its writer has died: run that again"
         after = ", or give complete_after" if self._patience.complete_after is None else ""
         return (
             f"{self._end()}; if it is complete, say so by a file _COMPLETE{after}, or leave out follow: a state keeps "
