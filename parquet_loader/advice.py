@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable
 
-__all__ = ["conversion", "conversion_of", "tokenization"]
+__all__ = ["conversion_of", "tokenization"]
 
 _TEXT = re.compile(r"\.(jsonl|ndjson|json|csv|txt)(\.gz|\.zst)?$", re.IGNORECASE)
 _TOKENS = re.compile(r"\.(bin|idx|npy|arrow|feather|ipc)$", re.IGNORECASE)
@@ -21,15 +21,12 @@ def tokenization(path: str, text_column: str = "text") -> str:
     )
 
 
-def conversion(path: str, *options: str) -> str:
-    """How to convert the tokenized corpus at a path."""
-    command = ["python", "-m", "parquet_loader.pretokenize.convert", "--input", path, *options]
-    return f"convert it with `{shlex.join(command)} --output FOLDER --vocab-size N`"
-
-
 def conversion_of(names: Iterable[str], path: str) -> str | None:
     """How to make tokenized Parquet of what lies at a path, by the names of its files; None where they tell nothing."""
     names = list(names)
     if any(_TOKENS.search(name) for name in names):
-        return f"if it holds tokens, {conversion(path)}"
+        return (
+            "if it holds tokens, convert it with `python -m parquet_loader.pretokenize.convert "
+            f"--input {shlex.quote(path)} --output FOLDER --vocab-size N`"
+        )
     return tokenization(path) if any(_TEXT.search(name) for name in names) else None

@@ -68,6 +68,14 @@ class TokenPart:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def elements(self, low: int, high: int) -> TokenArray:
+        """Its tokens ``[low, high)``."""
+        return self.tokens[low:high]
+
+    def borders(self, begin: int) -> IntArray:
+        """Where its documents begin, if it begins there."""
+        return self.starts + begin
+
 
 def pooled(count: int, dtype: npt.DTypeLike) -> TokenArray:
     """Memory of pyarrow's pool, shape ``(count,)``, uninitialised. The pool gives a freed block to the next that asks;

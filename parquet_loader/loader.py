@@ -27,7 +27,7 @@ from .interrupts import Turn
 from .notebooks import html_table
 from .options import LoaderKeywords, LoaderOptions, integer, options_of, signature_with
 from .order.order import Order, lane_range
-from .remarks import remarks
+from .remarks import in_words, remarks
 from .runfile import of_file, read_run
 from .runs import MixtureRun, Step, run_of
 from .sets import Component
@@ -108,11 +108,13 @@ class ParquetLoader:
             With ``eos_id`` a mapping of each name to its value at EOS: ``{"labels": -100}``. No part of what
             makes a run the same: a state may be loaded with others, or without.
         follow: read a set while it is still being written, by `pretokenize` with ``publish="as-finished"`` or by
-            whoever only ever adds whole files in the order of their paths: batches wait until what they need is there.
+            whoever only ever adds whole files in the order of their paths: batches wait until what they need is there,
+            and the loader for the first file. The source is one folder or glob.
             Epoch 0 then takes row groups as they are stored, and ``window=None`` is about 4 million tokens. A state of
             such a run may be loaded without it once the set is complete. See docs/growing.md.
-        wait_seconds: how long a set that is followed is waited for without its growing, before that is an error: a
-            number of seconds, or ``"10m"``; with ``complete_after`` at least until that.
+        wait_seconds: how long a set that is followed is waited for without its growing, or its first file, before that
+            is an error: a number of seconds, or ``"10m"``; with ``complete_after``, of files that are there, at least
+            until that.
         complete_after: with ``follow``, after how long without growth a set of another writer counts as complete, as
             ``wait_seconds`` is given. None for never: then a manifest or a file ``_COMPLETE`` says so.
         strict: refuse to run where there are `remarks`.
@@ -402,20 +404,8 @@ class ParquetLoader:
         packed rows of which much is padding, a set that is smaller than a global batch. Empty where all is well;
         ``strict=True`` makes each an error.
         """
-        given = self._options
-        found: list[str] = []
-        for name, config in self._run.configs.items():
-            of = f"source {name!r}: " if name else ""
-            each = remarks(
-                config,
-                seq_len=given.seq_len,
-                overlap=given.overlap,
-                world_size=given.world_size,
-                tail=given.tail,
-                mixed=bool(name),
-            )
-            found += [of + remark for remark in each]
-        return tuple(found)
+        found = remarks(self._run.configs, self._options, self._options.world_size)
+        return tuple(in_words(name, remark) for name, remark in found)
 
     def stats(self) -> dict[str, Any]:
         """Counts since this loader was made.
@@ -496,17 +486,16 @@ class ParquetLoader:
 
     def _repr_html_(self) -> str:
         given, run = self._options, self._run
-        sets = run.sets if isinstance(run, MixtureRun) else {"": run.set}
         drawn = run.stats() if isinstance(run, MixtureRun) else {}
         rows = []
-        for name, opened in sets.items():
+        for name, opened in run.sets.items():
             order, index = opened.config.order, opened.config.index
             of = (f"{drawn[name]['tokens']:,}", f"{drawn[name]['epochs']:.3f}") if name in drawn else ()
             rows.append((name or index.column, order.total_tokens, len(index), order.window, *of))
         headers = ["source" if drawn else "column", "tokens", "row groups", "window"]
         if drawn:
             headers += ["drawn", "epochs"]
-        what = f"{len(sets):,} sources" if drawn else self._config.storage.root
+        what = f"{len(run.sets):,} sources" if drawn else self._config.storage.root
         table = html_table(f"ParquetLoader of {what}", rows, headers=headers)
         place = f"rank {given.rank} of {given.world_size:,}, {given.lanes_of_rank:,} of {given.lanes:,} rows of a batch"
         where = f"epoch {self.epoch}, position {run.progress.position:,}{', closed' if self._closed else ''}"

@@ -4,7 +4,7 @@ files also what their ``meta.json`` says and the run does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +13,12 @@ from .engine.config import EngineConfig
 from .engine.cost import required_bytes
 from .formats.raw import said_eos
 from .index.index import DatasetIndex
+from .options import LoaderOptions
 from .order.order import Order
 from .storage.base import Storage
 from .storage.opening import FsspecStorage, LocalStorage
 
-__all__ = ["of_streams", "read_amplification", "remarks"]
+__all__ = ["in_words", "of_growth", "of_streams", "read_amplification", "remarks"]
 
 _GOOD_TOKENS = 64_000_000  # of a window: 64 row groups of a million tokens
 _FEW_BATCHES = 4  # a window of fewer global batches mixes little
@@ -26,24 +27,30 @@ _MUCH = 4.0  # times the set's bytes, read by all ranks together
 _MUCH_PADDING = 0.05
 
 
-def remarks(
-    config: EngineConfig, *, seq_len: int, overlap: int, world_size: int, tail: str, mixed: bool = False
-) -> tuple[str, ...]:
-    """A sentence each, which says what would be better; empty where all is well.
+def remarks(configs: Mapping[str, EngineConfig], options: LoaderOptions, world_size: int) -> Iterator[tuple[str, str]]:
+    """(Source, sentence) pairs, each of which says what would be better; none where all is well.
 
     Args:
-        config: what the loader's engines run on.
-        seq_len, overlap, world_size, tail: the loader's.
-        mixed: whether it is one source of several, whose rows are but a part of a batch.
+        configs: what engines run on, by source; a set alone is called "".
+        options: of the loader.
+        world_size: ranks of the run.
     """
-    return (
-        *config.index.remarks(),
-        *of_streams(config.index, config.storage, config.eos_id),
-        *_of_the_rows(config),
-        *(() if mixed else _of_the_batch(config, seq_len, overlap, tail)),
-        *_of_the_window(config, seq_len),
-        *_of_the_ranks(config, world_size),
-    )
+    for name, config in configs.items():
+        found = (
+            *config.index.remarks(),
+            *of_streams(config.index, config.storage, config.eos_id),
+            *_of_the_rows(config),
+            *(() if name else _of_the_batch(config, options)),  # a source's rows are but a part of a batch
+            *_of_the_window(config, options.seq_len),
+            *_of_the_ranks(config, world_size),
+        )
+        for remark in found:
+            yield name, remark
+
+
+def in_words(name: str, remark: str) -> str:
+    """A remark that says which source of a mixture it is of."""
+    return f"source {name!r}: {remark}" if name else remark
 
 
 def of_growth(storage: Storage) -> Iterator[str]:
@@ -102,11 +109,10 @@ def read_amplification(order: Order, chunk_bytes: np.ndarray[tuple[int], np.dtyp
     return 1 + (ranks - 1) * float((chunk_bytes * share).sum() / max(1, chunk_bytes.sum()))
 
 
-def _of_the_batch(config: EngineConfig, seq_len: int, overlap: int, tail: str) -> Iterator[str]:
-    order = config.order
-    beyond = (
-        overlap if config.epochs is not None and tail == "drop" and not order.row_tokens else 0
-    )  # an endless run continues with the next epoch
+def _of_the_batch(config: EngineConfig, options: LoaderOptions) -> Iterator[str]:
+    order, seq_len, tail = config.order, options.seq_len, options.tail
+    ends = config.epochs is not None  # an endless run continues with the next epoch
+    beyond = options.overlap if ends and tail == "drop" and not order.row_tokens else 0
     batch = order.lanes * (seq_len + beyond)
     tokens = order.total_tokens * (config.epochs or 1)
     if tokens >= batch:

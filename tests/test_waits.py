@@ -14,7 +14,7 @@ import pytest
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import ParquetLoader
-from parquet_loader.engine import prefetch, work
+from parquet_loader.engine import prefetch, task
 from parquet_loader.engine.prefetch import Budget, Clock, Prefetcher, Task
 from parquet_loader.storage.local import LocalStorage
 
@@ -202,7 +202,7 @@ def test_slow_decoding_is_waited_for_as_decoding(
     folder: Path, monkeypatch: pytest.MonkeyPatch, hand_clock: HandClock
 ) -> None:
     with ParquetLoader(folder, **OPTIONS) as loader:
-        takes_seconds(monkeypatch, work._Run, "decode", hand_clock, loader)
+        takes_seconds(monkeypatch, task._Run, "decode", hand_clock, loader)
         assert len(list(loader)) == 600
         found = waited(loader)
     assert found["decoding"] >= 5
@@ -217,7 +217,7 @@ def test_too_little_room_to_read_ahead_is_waited_for_as_the_budget(
     monkeypatch.setattr("parquet_loader.engine.plan.TASK_BYTES", 0)
     monkeypatch.setattr("parquet_loader.engine.cost.TASK_BYTES", 0)
     monkeypatch.setattr("parquet_loader.engine.cost._MOST_TASK_BYTES", 0)
-    decode, options = work._Run.decode, dict(OPTIONS)
+    decode, options = task._Run.decode, dict(OPTIONS)
     if budget == "least":
         options["budget_bytes"] = least_budget(folder)
     trained = threading.Event()
@@ -228,7 +228,7 @@ def test_too_little_room_to_read_ahead_is_waited_for_as_the_budget(
             hand_clock.seconds += 1
         return decode(self, *arguments)
 
-    monkeypatch.setattr(work._Run, "decode", slowly)
+    monkeypatch.setattr(task._Run, "decode", slowly)
     with ParquetLoader(folder, **options) as loader:
         batches = iter(loader)
         next(batches)

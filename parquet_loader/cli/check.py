@@ -107,7 +107,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _sets(given: argparse.Namespace) -> int:
-    sets = sets_of(given, given.run_file, names=RUN_OPTIONS)
+    sets = sets_of(given, RUN_OPTIONS)
     if given.state is not None and len(sets) > 1:
         raise ConfigError("--state is of one set, and several are given: check them one by one, or leave it out")
     found: list[tuple[str, CheckReport]] = []

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import CheckpointError, StorageError
-from ..insight.describe import CheckpointDescription, describe
+from ..insight.describe import CheckpointDescription, describe, weights_words, why_words
 from .arguments import HelpFormatter, saved_in
 from .output import complain, print_json, say, table
 
 __all__ = ["add", "run"]
-
-_WHY = {"schedule": "by the schedule", "reweight": "by reweight()", "exhausted": "as a source was exhausted"}
 
 
 def add(commands: Any) -> None:
@@ -61,8 +59,8 @@ def _words(path: str, told: CheckpointDescription) -> Iterator[str]:
                 (
                     stage.step,
                     stage.token,
-                    _weights(stage.weights),
-                    _WHY.get(stage.by, stage.by),
+                    weights_words(stage.weights),
+                    why_words(stage.by),
                     "" if stage.begun else "still to come",
                 )
                 for stage in told.stages
@@ -112,7 +110,3 @@ def _facts(told: CheckpointDescription) -> Iterator[tuple[str, str]]:
     yield "rows of a batch (lanes)", f"{told.lanes:,}"
     yield "seed", str(told.seed)
     yield "version of the state", str(told.version)
-
-
-def _weights(weights: Any) -> str:
-    return ", ".join(f"{name} {share:.3g}" for name, share in weights.items())

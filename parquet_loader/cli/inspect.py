@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import ConfigError, ParquetLoaderError
-from ..insight.inspect import Candidate, Inspection, LengthSample, candidates, inspect, pretokenize_advice
-from ..printable import printable
+from ..insight.candidates import Candidate, candidates, pretokenize_advice
+from ..insight.inspect import Inspection, inspect
+from ..insight.sample import LengthSample
 from .arguments import HelpFormatter, count, eos_id
-from .output import complain, print_json, say, table
+from .output import complain, one_line, print_json, say, table
 from .sets import NamedSet, add_sets, sets_of
 
 __all__ = ["add", "run"]
@@ -48,7 +49,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
-    sets = sets_of(given, given.run_file)
+    sets = sets_of(given)
     tokenizer: Any = "files" if given.text else None
     if given.tokenizer is not None:
         from ..insight.text import open_tokenizer
@@ -181,7 +182,7 @@ def _section(each: NamedSet, told: Inspection | ParquetLoaderError) -> Iterator[
         yield "some documents"
         for sample in told.samples:
             yield f"  {sample.path}, row group {sample.row_group}, document {sample.document}: {sample.tokens:,} tokens"
-            begin = " ".join(map(str, sample.ids[:_SHOWN_IDS])) if sample.text is None else _one_line(sample.text)
+            begin = " ".join(map(str, sample.ids[:_SHOWN_IDS])) if sample.text is None else one_line(sample.text)
             shown = _SHOWN_IDS if sample.text is None else len(sample.ids)
             yield f"    {begin}{' ...' if sample.tokens > shown else ''}"
     for problem in told.problems:
@@ -282,10 +283,6 @@ def _lengths(told: Inspection, lengths: LengthSample) -> Iterator[str]:
         ),
         ("tokens", "documents", "of all tokens", ""),
     )
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
 
 
 def _manifest(found: Any) -> Iterator[tuple[str, str]]:

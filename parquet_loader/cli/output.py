@@ -13,7 +13,7 @@ import numpy as np
 
 from ..printable import printable
 
-__all__ = ["OutputError", "Progress", "complain", "flush", "plain", "print_json", "say", "table"]
+__all__ = ["OutputError", "Progress", "complain", "flush", "one_line", "plain", "print_json", "say", "table"]
 
 
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str] = ()) -> str:
@@ -61,6 +61,11 @@ def _cell(cell: object) -> str:
 
 class OutputError(Exception):
     """Standard output that cannot be written: its disk is full, say."""
+
+
+def one_line(text: str) -> str:
+    """Text on one line, which no terminal obeys."""
+    return printable(" ".join(text.split()))
 
 
 def say(text: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..insight.changes import Resumption, resumption
+from ..insight.mixing import Cuts
 from ..insight.opening import open_run
-from ..insight.plan import Cuts, Moment, Plan, SourcePlan, StagePlan, plan
+from ..insight.plan import Moment, Plan, SourcePlan, StagePlan, plan
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, run_of, saved_in, world_sizes
 from .output import print_json, say, table
 

@@ -55,12 +55,11 @@ def add_sets(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sets_of(
-    given: argparse.Namespace, run_file: str | None = None, *, names: tuple[str, ...] = _OPTIONS
-) -> list[NamedSet]:
+def sets_of(given: argparse.Namespace, names: tuple[str, ...] = _OPTIONS) -> list[NamedSet]:
     """The sets that are named, or those of a run.
 
     Args:
+        given: what a parser with `add_sets` has read, and with ``run_file``.
         names: of the options that they come with.
 
     Raises:
@@ -68,8 +67,8 @@ def sets_of(
     """
     options: dict[str, Any] = {}
     found: list[tuple[str, Source | Component]] = _named(given.source)
-    if run_file is not None:
-        source, options = read_run(run_file)
+    if given.run_file is not None:
+        source, options = read_run(given.run_file)
         found = found or (list(source.items()) if isinstance(source, Mapping) else [(_shown(source), source)])
     if not found:
         raise ConfigError("no set is given: name a SOURCE, or a TOML file of a run with --run")

@@ -14,7 +14,7 @@ from ..insight.opening import open_run
 from ..insight.show import Shown, ShownPiece, show
 from ..printable import printable
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
-from .text import columns_asked, tokenizer_of
+from .text import add_columns, columns_asked, tokenizer_of
 
 __all__ = ["add", "lines_of", "run"]
 
@@ -48,14 +48,7 @@ def add(commands: Any) -> None:
         help="a tokenizer.json, a folder with one, a name on the Hugging Face Hub, tiktoken:NAME, a SentencePiece "
         ".model, bytes; or ids, for no text (the one that the files name)",
     )
-    parser.add_argument("--columns", metavar="NAME,...", help="other columns of the documents, such as url,meta.lang")
-    parser.add_argument(
-        "--columns-from",
-        action="append",
-        metavar="FOLDER",
-        help="where these are, if not in the files of tokens: for each a file of the same path and as many rows; "
-        "NAME=FOLDER for a mixture's source",
-    )
+    add_columns(parser)
     parser.add_argument(
         "--characters", type=positive, default=_CHARACTERS, metavar="N", help="of each document at most (%(default)s)"
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..checkpoint import ONLY
 from ..errors import ConfigError, ParquetLoaderError
 from ..runs import MixtureRun, SetRun
 from ..storage.opening import is_local
 
-__all__ = ["columns_asked", "tokenizer_of"]
+__all__ = ["add_columns", "columns_asked", "tokenizer_of"]
 
 
 def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, str]:
@@ -21,11 +20,23 @@ def tokenizer_of(name: str | None, opened: SetRun | MixtureRun) -> tuple[Any, st
         return None, ""
     if name is not None:
         return open_tokenizer(name), ""
-    configs = {each: opened.config_of(each) for each in (opened.sets if isinstance(opened, MixtureRun) else [ONLY])}
+    sets = {each: (one.config.storage, one.config.index) for each, one in opened.sets.items()}
     try:
-        return open_tokenizer_of({each: (config.storage, config.index) for each, config in configs.items()}), ""
+        return open_tokenizer_of(sets), ""
     except ParquetLoaderError as error:
         return None, f"ids are shown, and no text: {error}"
+
+
+def add_columns(parser: Any) -> None:
+    """Have a parser, or a group of its arguments, take further columns."""
+    parser.add_argument("--columns", metavar="NAME,...", help="other columns of the documents, such as url,meta.lang")
+    parser.add_argument(
+        "--columns-from",
+        action="append",
+        metavar="FOLDER",
+        help="where these are, if not in the files of tokens: for each a file of the same path and as many rows; "
+        "NAME=FOLDER for a mixture's source",
+    )
 
 
 def columns_asked(given: argparse.Namespace, opened: SetRun | MixtureRun) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from ..errors import ConfigError
 from ..insight.opening import open_run
 from ..insight.records import describe_pieces
 from ..insight.trace import Piece, Places, Trace, Tracer
-from ..printable import printable
 from ..runs import MixtureRun, SetRun
 from .arguments import HelpFormatter, add_checkpoint, add_run, count, positive, run_of, state_of
-from .output import Progress, print_json, table
-from .text import columns_asked
+from .output import Progress, one_line, print_json, table
+from .text import add_columns, columns_asked
 
 __all__ = ["add", "run"]
 
@@ -67,13 +66,7 @@ def add(commands: Any) -> None:
     shown = parser.add_argument_group("what the documents say")
     shown.add_argument("--text", action="store_true", help="as text, by the tokenizer that the files name")
     shown.add_argument("--tokenizer", metavar="NAME", help="as text, by this one: a tokenizer.json, or a name")
-    shown.add_argument("--columns", metavar="NAMES", help="other columns of the documents, such as url,id")
-    shown.add_argument(
-        "--columns-from",
-        action="append",
-        metavar="PATH",
-        help="where these are, if not in the set's own files: files of the same paths and rows; NAME=PATH of a source",
-    )
+    add_columns(shown)
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object for programs")
     parser.set_defaults(run=run)
@@ -157,8 +150,8 @@ def _of_step(found: Trace, pieces: list[Piece], described: list[dict[str, Any]])
     text = ["text"] if described and "text" in described[0] else []
     rows = [
         [
-            *(_one_line(getattr(piece, name)) for name in names),
-            *(_one_line(more["columns"][name]) for name in beside),
+            *(_cell(getattr(piece, name)) for name in names),
+            *(_cell(more["columns"][name]) for name in beside),
             *(_shortened(more[name]) for name in text),
         ]
         for piece, more in zip(pieces, described, strict=True)
@@ -166,14 +159,14 @@ def _of_step(found: Trace, pieces: list[Piece], described: list[dict[str, Any]])
     return f"{head}\n\n{table(rows, [*(name.replace('_', ' ') for name in names), *beside, *text])}"
 
 
-def _one_line(value: Any) -> Any:
-    """What is not a number as text that no terminal obeys."""
-    return value if value is None or isinstance(value, (int, float)) else printable(" ".join(str(value).split()))
+def _cell(value: Any) -> Any:
+    """What is not a number as one line of text."""
+    return value if value is None or isinstance(value, (int, float)) else one_line(str(value))
 
 
 def _shortened(text: str) -> str:
     """The begin of a text on a line of its own."""
-    line = str(_one_line(text[: 2 * _SHOWN]))
+    line = one_line(text[: 2 * _SHOWN])
     return line if len(text) <= _SHOWN and len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
@@ -204,7 +197,7 @@ def _show_places(given: argparse.Namespace, opened: SetRun | MixtureRun) -> int:
         print_json({**found.to_json(), **described})
     else:
         for name, value in described.get("columns", {}).items():
-            print(f"{_one_line(name)}: {_one_line(value)}")
+            print(f"{_cell(name)}: {_cell(value)}")
         if "text" in described:
             print(f"text: {_shortened(described['text'])}")
         print(_of_document(found))

@@ -5,7 +5,7 @@ For each window it plans which row groups the lanes' stretch touches, and makes 
     task   read ──► decode a part ──► cut every band that it completes ──► the next part ... ──► release the chunk
     held   chunk    + part            + slices, text of bands                 - part             - chunk
 
-A task is done by the thread that has it (`work.run_task`), or by a helper of it, a process (`processes`); what it is
+A task is done by the thread that has it (`task.run_task`), or by a helper of it, a process (`processes`); what it is
 admitted with and gives back is the same. When all tasks of a window have come out, its slices go to the packer, which
 gives their bytes back once the rows have been copied from them. So what is held is fetched bytes, decoded parts and
 shuffled slices, and each is counted.
@@ -45,8 +45,9 @@ from .reserve import Reserve
 from .rows import BOUNDARIES, WholeRows
 from .segments import Segment, SegmentPool
 from .slices import BandText, Slices
+from .task import run_task
 from .wire import Answer, BandWork, Piece
-from .work import Cuts, SourceWork, TaskWork, WindowWork, planes_bytes, planes_of, run_task
+from .work import Cuts, SourceWork, TaskWork, WindowWork, planes_bytes, planes_of
 
 __all__ = ["AHEAD_BYTES", "AHEAD_WINDOWS", "Drawn", "Engine", "Lengths", "segments_bytes"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -157,11 +158,4 @@ def fitting_window_of_good_groups(config: EngineConfig) -> int:
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
     """The largest number up to ``most`` that fits, where all below it do; 0 for none."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))

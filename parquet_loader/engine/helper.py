@@ -25,8 +25,9 @@ from ..errors import HelperError, ParquetLoaderError
 from ..formats.base import ColumnChunk
 from . import wire
 from .slices import Slices
+from .task import run_task
 from .wire import Answer, BandWork, ClosedError, Piece, Request, Wire
-from .work import Cuts, SourceWork, Text, WindowWork, planes_of, run_task
+from .work import Cuts, SourceWork, WindowWork, planes_of
 
 __all__ = ["main"]
 
@@ -229,8 +230,8 @@ class _Results:
     def cut(self, work: BandWork, source: SourceWork) -> None:
         """Cut a band whose text of one plane is complete."""
         plane, number, documents = work
-        text = Text(plane, number, self._place(plane, number))
-        self.keep(number, self._window.cut(source.order, text, documents, self.cuts))
+        text = self._place(plane, number)
+        self.keep(number, self._window.cut(plane, number, text, documents, order=source.order, cuts=self.cuts))
 
     def answer(self, tokens: int, fallbacks: int, retries: tuple[int, ...], read_seconds: float) -> Answer:
         """What was done."""

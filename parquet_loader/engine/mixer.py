@@ -402,10 +402,7 @@ class _Windows:
     def __init__(self, config: EngineConfig, positions: IntArray) -> None:
         self._config = config
         lanes = np.arange(config.first, config.last)
-        positions = positions // config.order.unit
-        # The lane that needs the earliest window: lane i is in the one in which C + i reaches its next token times B.
-        behind = int((positions * config.order.lanes - lanes).argmin())
-        self._windows = windows_from(config, int(positions[behind]), int(lanes[behind]))
+        self._windows = windows_from(config, *config.order.earliest(positions // config.order.unit, lanes))
         self.window = next(self._windows)
         self.begins = self._begins(None)
 

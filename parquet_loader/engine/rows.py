@@ -151,19 +151,34 @@ class RowLengthError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowPart:
-    """Whole rows of a row group, or of several together.
+    """Whole rows of a row group, or of several together: a `TokenPart` of elements, each of which is a document.
 
     Attributes:
+        layout: of the rows.
         begin: the first one's place.
         tokens, offsets: see `RowLayout.elements`.
     """
 
+    layout: RowLayout
     begin: int
     tokens: TokenArray
     offsets: IntArray
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def starts(self) -> IntArray:
+        """See `TokenPart`."""
+        return np.arange(len(self))
+
+    def elements(self, low: int, high: int) -> Elements:
+        """Its rows ``[low, high)``."""
+        return self.layout.elements(self.tokens, self.offsets[low : high + 1])
+
+    def borders(self, begin: int) -> IntArray:
+        """Which rows they are, if the first of them is that one, and how long: a number of each, rising."""
+        return np.arange(begin, begin + len(self)) * (self.layout.width + 1) + np.diff(self.offsets)
 
 
 class RowParts:
@@ -223,7 +238,7 @@ class RowParts:
         wrong = self._layout.wrong_length(lengths)
         if wrong is not None:
             raise RowLengthError(self._chunk, self._layout.problem(begin + wrong, int(lengths[wrong])))
-        return RowPart(begin=begin, tokens=tokens, offsets=offsets)
+        return RowPart(layout=self._layout, begin=begin, tokens=tokens, offsets=offsets)
 
 
 def parts_together(layout: RowLayout, part: TokenPart, chunks: Sequence[ColumnChunk]) -> RowPart:
@@ -237,7 +252,7 @@ def parts_together(layout: RowLayout, part: TokenPart, chunks: Sequence[ColumnCh
             if row < chunk.rows:
                 raise RowLengthError(chunk, layout.problem(row, length))
             row -= chunk.rows
-    return RowPart(begin=0, tokens=part.tokens, offsets=offsets)
+    return RowPart(layout=layout, begin=0, tokens=part.tokens, offsets=offsets)
 
 
 class WholeRows:

@@ -1,36 +1,28 @@
-"""What a task does, as values: the same on a thread of the loader and in a process that decodes for it.
-
-A task reads its row groups, decodes them part after part, and cuts every band that a part completes:
-
-    read ──► decode a part ──► cut every band that it completes ──► the next part ...
+"""What a task is to do, as values: the same for a thread of the loader and for a process that decodes for it.
 
 `SourceWork` is what all tasks of a source have in common, `WindowWork` those of a window, `TaskWork` is the rest. None
-of them refers to an index, so that they are small when they are sent. Where slices go, and where the text of bands that
-lie in several parts is put together, is for `Results` to say.
+of them refers to an index, so that they are small when they are sent. `task.run_task` does them.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..blocks import IntArray, TokenArray, TokenPart
-from ..errors import DataError
-from ..formats.base import STREAM_DOCUMENT_TOKENS, ColumnChunk, Format
+from ..blocks import IntArray, TokenArray
+from ..formats.base import ColumnChunk, Format
 from ..index.index import DatasetIndex
 from ..order.order import Order, Window
 from ..storage.base import FileInfo, Storage
 from .config import EngineConfig
 from .plan import TaskPlan, WindowPlan
 from .planes import Plane
-from .rows import RowLengthError, RowPart, RowParts, parts_together
 from .slices import Band, Cut, Slices, Spans, cut_band, plan_cut
 
 __all__ = [
@@ -41,12 +33,10 @@ __all__ = [
     "Results",
     "SourceWork",
     "TaskWork",
-    "Text",
     "WindowWork",
     "planes_bytes",
     "planes_of",
     "read_chunks",
-    "run_task",
 ]
 
 # Holds what some documents need that are more than was thought, among so many tokens of a row group, until the window
@@ -131,9 +121,10 @@ class WindowWork:
         first = int(self.starts[0])
         return slice(band.begin - first, band.end - first)
 
-    def cut(self, order: Order, text: Text, documents: IntArray, cuts: Cuts) -> Slices:
-        """The slices of a band, see `cut_band`, with these documents."""
-        plane, number, tokens = text
+    def cut(
+        self, plane: int, number: int, tokens: TokenArray, documents: IntArray, *, order: Order, cuts: Cuts
+    ) -> Slices:
+        """The slices of a band, see `cut_band`, by its tokens, or another plane's values, and where documents begin."""
         band = self.bands[number]
         cut = cuts.known(plane, number, documents)
         if cut is None:
@@ -151,14 +142,6 @@ class WindowWork:
             if cuts[low] < cuts[high]
         ]
         return Slices(first=0, plane=plane, rectangles=rectangles, documents=np.empty(0, np.int64))
-
-
-class Text(NamedTuple):
-    """A band's tokens, or another plane's values; bands are called by their numbers in `WindowWork.bands`."""
-
-    plane: int
-    number: int
-    tokens: TokenArray
 
 
 class Cuts:
@@ -307,38 +290,6 @@ class Results(Protocol):
         ...
 
 
-def run_task(
-    source: SourceWork,
-    window: WindowWork,
-    task: TaskWork,
-    results: Results,
-    *,
-    decoders: contextlib.AbstractContextManager[object],
-    hold: Hold,
-    keep: Keep,
-    stop: threading.Event | None = None,
-    fetched: Callable[[], object] = lambda: None,
-) -> tuple[int, int]:
-    """Read and decode row groups, and cut every band that they complete.
-
-    Args:
-        source, window, task: what is to be done.
-        results: what becomes of it.
-        decoders: held while decoding and cutting.
-        hold: memory for row groups that hold more while they are decoded than was thought.
-        keep: memory for documents of a stream that are more than was thought.
-        stop: set when nothing is wanted any more.
-        fetched: called when storage has given all of its bytes.
-
-    Returns:
-        (tokens that were decoded, row groups that fell back).
-    """
-    raws, besides = read_chunks(source.storage, task, stop)
-    fetched()
-    with decoders:
-        return _Run(source, window, task, results, hold, keep).decode(raws, besides)
-
-
 def read_chunks(
     storage: Storage, task: TaskWork, stop: threading.Event | None
 ) -> tuple[list[memoryview], list[list[bytes]]]:
@@ -351,169 +302,3 @@ def read_chunks(
             raws[number] = data[begin : begin + task.chunks[number].length]
     besides = [[storage.read(read.file, read.start, read.length, stop) for read in reads] for reads in task.besides]
     return raws, besides
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A task that runs."""
-
-    source: SourceWork
-    window: WindowWork
-    task: TaskWork
-    results: Results
-    hold: Hold
-    keep: Keep
-
-    def decode(self, raws: Sequence[memoryview], besides: Sequence[Sequence[bytes]]) -> tuple[int, int]:
-        """Decode row groups and cut from them, one plane after another; see `run_task`."""
-        groups, planes = len(self.task.origins), len(self.source.planes)
-        borders: list[list[IntArray]] = [[] for _ in range(planes)]  # where documents begin in the window, of each part
-        decoded = 0, 0
-        for plane in range(planes):
-            own = slice(plane * groups, (plane + 1) * groups)
-            try:
-                found = self._decode(plane, raws[own], besides[own], borders[plane])
-            except RowLengthError as error:
-                if plane:
-                    raise self._unlike(plane, raws, groups) from None
-                raise error.chunk.error(error.problem) from None
-            if not plane:
-                decoded = found
-            elif not self._alike(borders[0], borders[plane]):
-                raise self._unlike(plane, raws, groups)
-            else:
-                borders[plane] = []
-        return decoded
-
-    def _decode(
-        self,
-        plane: int,
-        raws: Sequence[memoryview],
-        besides: Sequence[Sequence[bytes]],
-        borders: list[IntArray],
-    ) -> tuple[int, int]:
-        """Decode one plane of the row groups and cut from it; see `run_task`."""
-        chunks = self.task.chunks[plane * len(raws) : (plane + 1) * len(raws)]
-        source, task, starts = self.source, self.task, self.window.starts
-        wanted = source.planes[plane]
-        as_wanted: dict[str, Any] = {"dtype": wanted.held_dtype, "bound": wanted.bound, "eos_id": wanted.eos}
-        if plane:
-            as_wanted["low"] = wanted.low
-        if len(raws) > 1:
-            part = source.format.decode_together(raws, chunks, **as_wanted, besides=besides)
-            if part is not None:
-                self._count(part, chunks[0])
-                # What lies between a task's row groups in the window has no tokens.
-                whole = part if wanted.rows is None else parts_together(wanted.rows, part, chunks)
-                self._cut_from(plane, whole, task.origins[0], borders)
-                return self._tokens(part), 0
-        tokens = fallbacks = 0
-        each = zip(raws, besides or [()] * len(raws), chunks, task.origins, task.decode_bytes, strict=True)
-        for raw, beside, chunk, origin, decode_bytes in each:
-            opened = source.format.open(raw, chunk, beside)
-            cost = opened.cost_bytes(dtype=wanted.held_dtype, eos=wanted.appends_eos)
-            first, last = int(starts[0]) - origin, int(starts[-1]) - origin
-            rows: RowParts | None = None
-            if wanted.rows is not None:
-                rows = RowParts(wanted.rows, chunk)
-                first, last = wanted.rows.tokens_of(chunk, first, last)
-            parts = opened.parts(**as_wanted, first=first, last=last)
-            with self.hold(cost - decode_bytes, chunk):
-                for part in parts:
-                    tokens += self._tokens(part)
-                    self._count(part, chunk)
-                    if rows is None:
-                        self._cut_from(plane, part, origin + part.begin, borders)
-                    else:
-                        self._cut_rows(plane, rows.of(part), origin, borders)
-                    del part  # not to be held while the next one is decoded
-                if rows is not None:
-                    self._cut_rows(plane, rows.rest(), origin, borders)
-            fallbacks += bool(opened.fallback)
-            del opened, parts
-        return tokens, fallbacks
-
-    def _alike(self, tokens: Sequence[IntArray], values: Sequence[IntArray]) -> bool:
-        """Whether documents begin at the same places, of those that the lanes have, by two planes. Those at either end
-        may be empty, and in a part that was left out.
-        """
-        low, high = self.window.starts[0], self.window.starts[-1]
-        rows = self.source.planes[0].rows
-        if rows is not None:  # rows and their lengths
-            low, high = low * (rows.width + 1) - 1, high * (rows.width + 1)
-        one, other = (np.concatenate([np.empty(0, np.int64), *each]) for each in (tokens, values))
-        return np.array_equal(one[(one > low) & (one < high)], other[(other > low) & (other < high)])
-
-    def _unlike(self, plane: int, raws: Sequence[memoryview], groups: int) -> DataError:
-        """What is wrong where they do not: the first row that differs."""
-        lengths_of = self.source.format.document_lengths
-        own = slice(plane * groups, (plane + 1) * groups)
-        chunks = self.task.chunks[own]
-        both = lengths_of(raws[:groups], self.task.chunks[:groups]), lengths_of(raws[own], chunks)
-        chunk, tokens, values = next(
-            each for each in zip(chunks, *both, strict=True) if not np.array_equal(each[1], each[2])
-        )
-        row = int((tokens != values).argmax())
-        return chunk.error(
-            f"row {row} has {values[row]:,} values, and {tokens[row]:,} tokens in "
-            f"{self.source.planes[0].column!r}: what is aligned has a value for each token"
-        )
-
-    def _tokens(self, part: TokenPart) -> int:
-        """How many there are, without EOS."""
-        return len(part.tokens) - (len(part.starts) if self.source.planes[0].appends_eos else 0)
-
-    def _count(self, part: TokenPart, chunk: ColumnChunk) -> None:
-        """Hold memory for a part's documents, where they are more than was thought."""
-        more = len(part.starts) - 1 - len(part.tokens) // STREAM_DOCUMENT_TOKENS
-        if more > 0 and self.source.is_stream:
-            self.keep(more, len(part.tokens), chunk)
-
-    def _cut_rows(self, plane: int, parts: Iterator[RowPart], origin: int, borders: list[IntArray]) -> None:
-        for part in parts:
-            self._cut_from(plane, part, origin + part.begin, borders)
-
-    def _cut_from(self, plane: int, part: TokenPart | RowPart, begin: int, borders: list[IntArray]) -> None:
-        """Cut the bands that a part, which begins there in the window, completes."""
-        end = begin + len(part)
-        rows = self.source.planes[plane].rows
-        if isinstance(part, TokenPart):
-            starts = part.starts
-            if len(self.source.planes) > 1:
-                borders.append(starts + begin)
-            if (starts[1:] == starts[:-1]).any():  # empty documents, of which there may be more than tokens
-                starts = starts[np.append(starts[1:] != starts[:-1], True)]
-        elif len(self.source.planes) > 1:
-            assert rows is not None
-            borders.append(np.arange(begin, end) * (rows.width + 1) + np.diff(part.offsets))
-        bands = self.window.bands
-        # Bands follow each other: those that end behind the part's beginning and begin before its end.
-        first_band = bisect.bisect_right(bands, begin, key=lambda band: band.end)
-        for number in range(first_band, bisect.bisect_left(bands, end, key=lambda band: band.begin)):
-            band = bands[number]
-            low, high = max(band.begin, begin), min(band.end, end)
-            if isinstance(part, TokenPart):
-                tokens = part.tokens[low - begin : high - begin]
-                # A document that begins at the very end of the part is empty so far, and of whatever comes next.
-                first, last = starts.searchsorted((band.begin - begin, band.end - begin)).tolist()
-                documents = starts[first:last] + (begin - band.begin)
-            else:
-                assert rows is not None
-                tokens = rows.elements(part.tokens, part.offsets[low - begin : high - begin + 1])
-                documents = np.arange(low, high) - band.begin
-            if high - low == band.end - band.begin:
-                self.results.keep(number, self._cut(Text(plane, number, tokens), documents))
-            else:
-                self._join(plane, number, low - band.begin, tokens, documents)
-
-    def _join(self, plane: int, number: int, at: int, tokens: TokenArray, documents: IntArray) -> None:
-        """Put a piece of a band to the others, and cut the band where it was the last one."""
-        joined = self.results.join(plane, number, at, tokens, documents)
-        if joined is not None:
-            tokens, documents = joined
-            slices = self._cut(Text(plane, number, tokens), documents)
-            del joined, tokens  # its memory may count as free from here on
-            self.results.keep(number, slices)
-
-    def _cut(self, text: Text, documents: IntArray) -> Slices:
-        return self.window.cut(self.source.order, text, documents, self.results.cuts)

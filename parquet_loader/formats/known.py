@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..errors import ConfigError
 from ..storage.base import FileInfo, Storage
 from ..storage.kinds import KINDS, kind_of, kinds_of
 from .arrow import ARROW
-from .base import Format
+from .base import EntryReader, Format
 from .parquet import PARQUET
 from .raw import RAW
 
-__all__ = ["format_named", "format_of"]
+__all__ = ["format_named", "format_of", "reader_of"]
 
 _FORMATS: dict[str, Format] = {each.name: each for each in (PARQUET, ARROW, RAW)}
 # How files begin, for those whose names say nothing.
@@ -67,3 +69,11 @@ def format_of(
     # is the matter.
     otherwise = "raw" if has_raw_dtype else "parquet"
     return format_named(next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), otherwise))
+
+
+def reader_of(
+    storage: Storage, files: Sequence[FileInfo], name: str | None, raw_dtype: np.dtype[np.integer] | None
+) -> tuple[Format, EntryReader]:
+    """The format of a set, see `format_of`, and what reads the index entries of its files."""
+    found = format_of(storage, files, name, has_raw_dtype=raw_dtype is not None)
+    return found, found.reader(storage, files, raw_dtype)

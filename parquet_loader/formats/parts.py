@@ -2,11 +2,57 @@
 
 from __future__ import annotations
 
-from ..blocks import TokenBlock, TokenPart, append_eos
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..blocks import TokenArray, TokenBlock, TokenPart, append_eos
 from ..errors import DataError
 from .base import ColumnChunk
 
-__all__ = ["null_element", "out_of_range", "part_of", "what_it_is"]
+__all__ = ["OutOfRange", "Wanted", "null_element", "out_of_range", "part_of", "what_it_is"]
+
+
+class OutOfRange(Exception):
+    """An id may be out of range. Whether it is one of a document's, and where, only the stored values can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What tokens, or values of an aligned column, are wanted as; see `OpenChunk.parts`.
+
+    Attributes:
+        dtype: of the tokens.
+        bound: one past the largest value allowed, at most one past the largest of `dtype`; None where nothing is
+            checked: what is stored fits.
+        low: the smallest value allowed.
+    """
+
+    dtype: np.dtype[Any]
+    bound: int | None
+    low: int = 0
+
+    def first_outside(self, stored: TokenArray) -> int | None:
+        """The place of the first value that is not in ``[low, bound)``; None where all are, or are no integers."""
+        if self.bound is None or stored.dtype.kind not in "iu" or not len(stored):
+            return None
+        limits = np.iinfo(stored.dtype)
+        if self.low:
+            if self.low <= limits.min and limits.max < self.bound:
+                return None
+            if self.low <= int(stored.min()) and int(stored.max()) < self.bound:
+                return None
+            return int(((stored < self.low) | (stored >= self.bound)).argmax())
+        # A negative one, read as unsigned, is larger than all others, so that one pass finds both kinds of wrong.
+        unsigned = stored.view(f"u{stored.itemsize}")
+        least = min(self.bound, int(limits.max) + 1)  # that is refused
+        return int((unsigned >= least).argmax()) if int(unsigned.max()) >= least else None
+
+    def check(self, stored: TokenArray) -> None:
+        """Raise `OutOfRange` where stored values do not all fit."""
+        if self.first_outside(stored) is not None:
+            raise OutOfRange
 
 
 def part_of(begin: int, block: TokenBlock, eos_id: int | float | None, *, goes_on: bool, complete: bool) -> TokenPart:

@@ -5,11 +5,12 @@ Functions that return values; the command ``parquet-loader`` shows them.
 
 from typing import TYPE_CHECKING, Any
 
+from .candidates import candidates
 from .chain import ChainReport, check_chain
 from .changes import Resumption, resumption
 from .check import CheckReport, check
 from .describe import CheckpointDescription, describe, open_saved
-from .inspect import Inspection, candidates, inspect
+from .inspect import Inspection, inspect
 from .opening import open_run
 from .order_check import OrderReport, check_order
 from .plan import Plan, plan

@@ -18,7 +18,7 @@ from ..checkpoint import ONLY, RunState, integer_of, read_state
 from ..errors import CheckpointError
 from ..order.mixture import BLOCK, shown_weights
 from ..order.progress import Stage
-from .describe import CheckpointDescription, Saved, describe, progress_of, saved_of
+from .describe import CheckpointDescription, Saved, describe, progress_of, saved_of, weights_words, why_words
 
 __all__ = ["ChainEvent", "ChainLink", "ChainReport", "check_chain"]
 
@@ -258,9 +258,7 @@ def _history(state: RunState, until: _Step) -> list[tuple[int, str]]:
 
 
 def _stage_words(stage: Stage) -> str:
-    shares = ", ".join(f"{name} {share:.3g}" for name, share in shown_weights(stage.weights).items())
-    why = {"schedule": "by the schedule", "reweight": "by reweight()", "exhausted": "as a source was exhausted"}
-    return f"weights {shares}, {why.get(stage.by, stage.by)}"
+    return f"weights {weights_words(shown_weights(stage.weights))}, {why_words(stage.by)}"
 
 
 def _events(steps: list[_Step]) -> Iterator[ChainEvent]:

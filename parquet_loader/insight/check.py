@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from ..engine.processes import check_storage
 from ..engine.rows import MOST_ROW_TOKENS, RowLayout
 from ..errors import ConfigError, ParquetLoaderError
 from ..formats.base import ENTRY_ARRAYS, ColumnChunk
-from ..formats.known import format_named
 from ..index.build import raw_dtype_of
 from ..index.index import DatasetIndex
 from ..options import Aligned, aligned_columns, all_cores, check_packing, file_format, integer
@@ -38,12 +37,11 @@ from .check_state import CheckState, Earlier, Fault, refuse_state, state_path
 from .needs import Needs
 from .readable import fault_of, readable_index
 from .scan import DOCUMENT, FIELDS, Questions, copies, documents_outside
-from .units import Looked, Unit
+from .units import Looked, Unit, units_of
 from .workers import looked_at
 
 __all__ = ["CheckReport", "Duplicates", "Ends", "Fault", "Place", "check"]
 
-_UNIT_BYTES = 8 << 20  # of neighbouring row groups, at least
 _WORTH_PROCESSES_BYTES = 256 << 20  # each takes half a second to start
 _REMOTE_REQUESTS = 16  # at once, each of which waits for a network
 _SAVE_SECONDS = 60.0
@@ -343,8 +341,7 @@ def _differences(expected: DatasetIndex, found: DatasetIndex) -> list[Fault]:
 
 
 def _numbers(index: DatasetIndex, file: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    begin, end = np.searchsorted(index.file, (file, file + 1))
-    return np.stack([getattr(index, name)[begin:end] for name in ENTRY_ARRAYS])
+    return np.stack([getattr(index, name)[index.groups_of(file)] for name in ENTRY_ARRAYS])
 
 
 def _place_of(fault: Fault) -> tuple[str, int, str, str]:
@@ -374,7 +371,6 @@ class _Check:
         self._progress = progress
         self._all_columns = all_columns
         self._searched = 0
-        self._borders = np.searchsorted(index.file, np.arange(len(index.files) + 1))
         self.total_bytes = sum(file.size for file in index.files) if all_columns else int(index.length.sum())
 
     def place(self, group: int, document: int, tokens: int) -> Place:
@@ -386,7 +382,9 @@ class _Check:
         """Look at everything that is not done, on so many threads, or in processes."""
         done = self._done_bytes()
         saved, cost = time.monotonic(), 0.0
-        for unit, found in looked_at(self._storage, self._units(), workers, processes=processes):
+        rest = self._state.rest if self._all_columns else None
+        units = units_of(self._index, self._questions, self._state.done, rest)
+        for unit, found in looked_at(self._storage, units, workers, processes=processes):
             self._keep(unit, found)
             done += unit.size
             if self._progress is not None:
@@ -403,49 +401,6 @@ class _Check:
         sizes = np.array([file.size for file in self._index.files], np.int64)
         rests = sizes - np.bincount(self._index.file, weights=lengths, minlength=len(sizes)).astype(np.int64)
         return int(lengths[done].sum() + rests[self._state.rest != -1].sum())
-
-    def _units(self) -> Iterator[Unit]:
-        index, done = self._index, self._state.done
-        for number in range(len(index.files)):
-            groups: list[int] = []
-            size = 0
-            for group in range(int(self._borders[number]), int(self._borders[number + 1])):
-                if done[group]:
-                    continue
-                if groups and (size >= _UNIT_BYTES or group != groups[-1] + 1):
-                    yield self._unit(number, groups)
-                    groups, size = [], 0
-                groups.append(group)
-                size += int(index.length[group])
-            if groups:
-                yield self._unit(number, groups)
-            if self._all_columns and self._state.rest[number] == -1:
-                gaps = tuple(self._gaps(number))
-                yield self._unit(number, (), gaps)
-
-    def _unit(self, number: int, groups: Sequence[int], gaps: tuple[tuple[int, int], ...] = ()) -> Unit:
-        chunks = tuple(self._index.chunks(np.array(groups, np.int64)))
-        return Unit(
-            number=number,
-            file=self._index.files[number],
-            format=format_named(self._index.format),
-            groups=tuple(groups),
-            chunks=chunks,
-            besides=tuple(self._index.beside(chunk) for chunk in chunks),
-            gaps=gaps,
-            questions=self._questions,
-        )
-
-    def _gaps(self, number: int) -> Iterator[tuple[int, int]]:
-        """(Start, length) of what lies between a file's row groups: its head, other columns, its footer."""
-        own = slice(int(self._borders[number]), int(self._borders[number + 1]))
-        order = np.argsort(self._index.start[own], kind="stable")
-        starts, lengths = self._index.start[own][order].tolist(), self._index.length[own][order].tolist()
-        at = 0
-        for start, length in [*zip(starts, lengths, strict=True), (self._index.files[number].size, 0)]:
-            if start > at:
-                yield at, start - at
-            at = max(at, start + length)
 
     def _keep(self, unit: Unit, found: list[Looked]) -> None:
         state, path = self._state, unit.file.path

@@ -295,10 +295,9 @@ class CheckState:
         """
         date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         record = {path: kept for path, kept in self._record.items() if path in faults_of_files}
-        borders = np.searchsorted(self._index.file, np.arange(len(self._index.files) + 1))
         for number, file in enumerate(self._index.files):
             earlier = self._earlier(number)
-            own = slice(int(borders[number]), int(borders[number + 1]))
+            own = self._index.groups_of(number)
             pairs = zip(self._index.start[own].tolist(), self.checksums[own].tolist(), strict=True)
             groups = {start: checksum for start, checksum in pairs if checksum >= 0}
             if earlier is not None:

@@ -30,6 +30,8 @@ __all__ = [
     "open_saved",
     "progress_of",
     "saved_of",
+    "weights_words",
+    "why_words",
 ]
 
 _NESTED = 4  # dicts in dicts of a trainer's file
@@ -294,6 +296,18 @@ def describe(saved: bytes | Saved | Mapping[str, Any]) -> CheckpointDescription:
     )
 
 
+def why_words(by: str) -> str:
+    """Why a stage began."""
+    return {"schedule": "by the schedule", "reweight": "by reweight()", "exhausted": "as a source was exhausted"}.get(
+        by, by
+    )
+
+
+def weights_words(weights: Mapping[str, float]) -> str:
+    """Shares by source."""
+    return ", ".join(f"{name} {share:.3g}" for name, share in weights.items())
+
+
 def _names(state: RunState, progress: Progress) -> list[str]:
     drawn = progress.drawn() if isinstance(progress, MixtureProgress) else ()
     return sorted({*state.sources, *drawn})
@@ -324,8 +338,7 @@ def _epoch(state: RunState) -> int | None:
 def _source(state: RunState, progress: Progress, name: str) -> SourceDescription:
     consumed = state.position * state.lanes
     if isinstance(progress, MixtureProgress):
-        had = progress.had(name, Lattice(seed=state.seed, lanes=state.lanes), 0, state.lanes)
-        consumed = had * state.lanes if isinstance(had, int) else int(had.sum())
+        consumed = progress.consumed(name, Lattice(seed=state.seed, lanes=state.lanes))
     identity = state.sources.get(name, {})
     total = _tokens_of(identity)
     return SourceDescription(

@@ -288,9 +288,7 @@ def _windows_of(rows: SourceRows, order: Order) -> Iterator[Window]:
     """The windows that rows lie in, from the first to the last."""
     if not (rows.stops > rows.positions).any():
         return
-    # The lane that needs the earliest window: lane i is in the one in which C + i reaches its next token times B.
-    behind = int((rows.positions * order.lanes - rows.lanes).argmin())
-    for window in order.windows(int(rows.positions[behind]), int(rows.lanes[behind])):
+    for window in order.windows(*order.earliest(rows.positions, rows.lanes)):
         if ((window.before + rows.lanes) // order.lanes >= rows.stops).all():
             return
         yield window

@@ -2,8 +2,7 @@
 
 footers ──► counts, sizes, layout, ids, remarks                        exact
 some row groups, spread evenly over the set ──► lengths of documents,  sampled: with an interval from drawing the
-                                                first and last ids     row groups anew, since documents of one row
-                                                                       group are alike (a cluster bootstrap)
+                                                first and last ids     row groups anew; see `sample`
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from ..advice import tokenization
-from ..blocks import IntArray, TokenArray
+from ..blocks import IntArray
 from ..errors import ConfigError, DataError, ParquetLoaderError, StorageError
-from ..formats.base import CODEC_NAMES, ENTRY_ARRAYS, FileEntry
-from ..formats.known import format_named, format_of
-from ..formats.parquet.describe import described_pages
+from ..formats.base import CODEC_NAMES
+from ..formats.known import format_named
 from ..index.build import index_storage, raw_dtype_of
 from ..index.index import DatasetIndex
 from ..index.pinned import PinnedStorage
@@ -33,40 +29,27 @@ from ..storage.base import Storage
 from ..storage.opening import Source, open_storage
 from ..storage.retry import RETRY_SECONDS
 from .check_state import Fault
-from .readable import read_entries, readable_index
-from .scan import whole_documents
+from .readable import FOOTERS_AT_ONCE, readable_index
+from .sample import (
+    TOLD,
+    Decodes,
+    LengthSample,
+    LookedAt,
+    Sampled,
+    commonest,
+    length_sample,
+    look_at_some,
+    some_documents,
+)
 
 __all__ = [
-    "Candidate",
     "Ids",
     "Inspection",
-    "LengthSample",
-    "Quantile",
-    "Sampled",
-    "Shares",
     "Spread",
-    "candidates",
     "inspect",
 ]
 
-_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-_BOOTSTRAPS = 400
-_DRAWN_AT_ONCE = 50
-_SHOWN_DOCUMENTS = 3
-_SHOWN_TOKENS = 64
-_COMMON = 5  # of first and last ids
-_TOLD = 10  # of what is wrong, one by one
-_FOOTERS_AT_ONCE = 16
-_CANDIDATE_FILES = 256
 _MANIFEST = "_manifest.json"
-
-
-class Decodes(Protocol):
-    """A tokenizer, as far as it is needed."""
-
-    def decode(self, ids: list[int]) -> str:
-        """The text of some ids."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,85 +85,6 @@ class Ids:
     known: str
     read: tuple[int, int] | None
     contradicted: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantile:
-    """Of documents a share is no longer than this, in tokens; and with 95 % confidence between ``low`` and ``high``."""
-
-    share: float
-    tokens: int
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Documents of ``[least, most]`` tokens: their share of all documents, and of all tokens."""
-
-    least: int
-    most: int
-    documents: float
-    tokens: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthSample:
-    """How long documents are, in tokens, as stored.
-
-    Attributes:
-        mean: of all documents: it is exact, but of a stream.
-        quantiles: of those that were read.
-        longest: of those that were read.
-        shares: by length, in powers of two.
-        exact: whether all of the set was read, so that there is no error.
-    """
-
-    mean: float
-    quantiles: tuple[Quantile, ...]
-    longest: int
-    shares: tuple[Shares, ...]
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """A document that was read.
-
-    Attributes:
-        path, row_group, document: where it is.
-        tokens: how many it has.
-        ids: the first ones.
-        text: these decoded; None without a tokenizer.
-    """
-
-    path: str
-    row_group: int
-    document: int
-    tokens: int
-    ids: tuple[int, ...]
-    text: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A column of some files.
-
-    Attributes:
-        name: as ``column`` takes it.
-        type: of its elements.
-        is_tokens: whether it is a list of integers, so that it may hold tokens.
-        tokens: that the footers of these files count in it; None where one does not.
-        files: that have it, with this type.
-        of: files that were looked at.
-    """
-
-    name: str
-    type: str
-    is_tokens: bool
-    tokens: int | None
-    files: int
-    of: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +196,7 @@ def inspect(
             if strict:
                 raise
             try:
-                found, left_out = readable_index(storage, column, _FOOTERS_AT_ONCE, format, dtype)
+                found, left_out = readable_index(storage, column, FOOTERS_AT_ONCE, format, dtype)
             except ParquetLoaderError:
                 raise error from None
             if not left_out:  # it was nothing that is the matter with files
@@ -309,8 +213,14 @@ def inspect(
         from .text import open_tokenizer_of
 
         tokenizer = open_tokenizer_of({"": (storage, found)})
-    groups = _spread_groups(found, sample_row_groups, sample_bytes, seed)
-    looked, damaged = _looked_at(storage, found, groups, eos_id if found.is_stream else None)
+    looked, damaged = look_at_some(
+        storage,
+        found,
+        eos_id if found.is_stream else None,
+        most=sample_row_groups,
+        most_bytes=sample_bytes,
+        seed=seed,
+    )
     types = Counter(_type_of(found, int(layout)) for layout in found.file_layout)
     codecs = Counter(CODEC_NAMES[codec] for codec in found.codec.tolist())
     pages = [page for each in looked for page in each.pages]
@@ -336,12 +246,12 @@ def inspect(
         group_tokens=Spread.of(found.tokens),
         group_bytes=Spread.of(found.length),
         ids=_ids(found, looked),
-        lengths=_lengths(found, looked, seed) if documents and looked else None,
-        first_ids=_commonest([each.first_ids for each in looked]),
-        last_ids=_commonest([each.last_ids for each in looked]),
+        lengths=length_sample(found, looked, seed) if documents and looked else None,
+        first_ids=commonest([each.first_ids for each in looked]),
+        last_ids=commonest([each.last_ids for each in looked]),
         sampled_row_groups=len(looked),
         sampled_documents=sum(len(each.lengths) for each in looked),
-        samples=tuple(_sampled(found, each, tokenizer) for each in _of_some(looked)),
+        samples=some_documents(found, looked, tokenizer),
         manifest=_manifest(source, storage_options, retry_seconds) or _written(storage, found),
         remarks=(*found.remarks(), *of_growth(storage), *of_streams(found, storage, eos_id)),
         problems=(
@@ -353,173 +263,6 @@ def inspect(
     )
 
 
-def candidates(
-    source: Source,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    retry_seconds: float = RETRY_SECONDS,
-    format: str | None = None,
-    raw_dtype: object = None,
-) -> tuple[Candidate, ...]:
-    """The columns of a set's files, those that may hold tokens first, and those that most files have.
-
-    The footers of 256 files are read, spread over all, and those that cannot be read are not counted.
-
-    Raises:
-        StorageError, DataError: no file can be read.
-    """
-    storage = open_storage(source, storage_options, retry_seconds=retry_seconds, kind=file_format(format), growing=True)
-    listed = storage.list_files()
-    known = format_of(storage, listed, format)
-    reader = known.reader(storage, listed, raw_dtype_of(raw_dtype))
-    files = reader.files
-    some = [files[place] for place in np.unique(np.linspace(0, len(files) - 1, _CANDIDATE_FILES).astype(int)).tolist()]
-    read = read_entries(reader, some, None, None, _FOOTERS_AT_ONCE)
-    entries = [each for each in read if isinstance(each, FileEntry)]
-    if not entries:
-        raise next(each for each in read if isinstance(each, ParquetLoaderError))
-    found: dict[tuple[bool, str, str], list[int | None]] = {}
-    place = ENTRY_ARRAYS.index("tokens")
-    # Read as aligned, columns come with the types of their values, and not only those that they are stored as.
-    names = tuple({name for each in entries for name in each.columns})
-    again = read
-    if known.name == "parquet":
-        again = read_entries(reader, some, None, None, _FOOTERS_AT_ONCE, aligned=names)
-    typed = {id(one): other for one, other in zip(read, again, strict=True) if isinstance(other, FileEntry)}
-    for each in entries:
-        for name, (layout, numbers) in each.columns.items():
-            kind = typed.get(id(each), each).columns.get(name, (layout,))[0].value_dtype.name
-            tokens = int(numbers[place].sum()) if (numbers[place] >= 0).all() else None
-            found.setdefault((True, name, f"list of {kind}"), []).append(tokens)
-        for leaf in each.leaves:
-            if leaf.name not in each.columns:
-                found.setdefault((False, leaf.name, str(leaf.type)), []).append(None)
-    told = [
-        Candidate(
-            name=name,
-            type=kind,
-            is_tokens=is_tokens,
-            tokens=None if None in counts else sum(filter(None, counts)),
-            files=len(counts),
-            of=len(entries),
-        )
-        for (is_tokens, name, kind), counts in found.items()
-    ]
-    return tuple(sorted(told, key=lambda each: (not each.is_tokens, -each.files)))
-
-
-def pretokenize_advice(source: Source, columns: tuple[Candidate, ...]) -> str | None:
-    """How to tokenize a set of text; None where not all files have it in one column, or one has a list of integers."""
-    kinds = ("string", "large_string", "string_view")
-    texts = [each.name for each in columns if each.type in kinds and each.files == each.of]
-    if not texts or any(each.is_tokens for each in columns):
-        return None
-    where = source if isinstance(source, str) else "FOLDER"
-    return tokenization(where, "text" if "text" in texts else texts[0])
-
-
-# ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Looked:
-    """What was found in a row group; the ids of documents with tokens alone."""
-
-    group: int
-    lengths: IntArray
-    first_ids: npt.NDArray[Any]
-    last_ids: npt.NDArray[Any]
-    least: int
-    most: int
-    document: int  # one of them
-    ids: TokenArray
-    pages: tuple[Any, ...]
-
-
-def _spread_groups(index: DatasetIndex, most: int, most_bytes: int, seed: int) -> list[int]:
-    """Row groups spread evenly over the set, one drawn from each of equal stretches; all where these suffice."""
-    count = min(most, len(index))
-    mean = max(1, int(index.length.sum()) // len(index))
-    count = min(count, max(1, most_bytes // mean)) if count else 0
-    borders = np.linspace(0, len(index), count + 1).astype(np.int64)
-    words = np.random.Philox(key=[seed, len(index)]).random_raw(max(1, count))
-    return [
-        int(low + int(word) % int(high - low))
-        for low, high, word in zip(borders[:-1], borders[1:], words, strict=False)
-    ]
-
-
-def _looked_at(
-    storage: Storage, index: DatasetIndex, groups: list[int], eos_id: int | None
-) -> tuple[list[_Looked], list[str]]:
-    """What was found in row groups, and of which it could not be read."""
-    looked: list[_Looked] = []
-    damaged: list[str] = []
-    for group in groups:
-        try:
-            looked.append(_look(storage, index, group, eos_id))
-        except DataError as error:
-            damaged.append(str(error))
-    if len(damaged) > _TOLD:
-        damaged[_TOLD:] = [f"{len(damaged) - _TOLD:,} more row groups of those read are damaged: `check` lists all"]
-    return looked, damaged
-
-
-def _look(storage: Storage, index: DatasetIndex, group: int, eos_id: int | None) -> _Looked:
-    chunk = index.chunk(group)
-    raw, opened = index.open(storage, chunk)
-    lengths: list[IntArray] = []
-    firsts: list[TokenArray] = []
-    lasts: list[TokenArray] = []
-    least: list[int] = []
-    most: list[int] = []
-    shown: TokenArray = np.empty(0, np.int64)
-    document = 0
-    for tokens, offsets in whole_documents(opened.parts(eos_id=eos_id)):
-        own = np.diff(offsets)
-        filled = own > 0
-        firsts.append(tokens[offsets[:-1][filled]])
-        lasts.append(tokens[offsets[1:][filled] - 1])
-        if len(tokens):
-            least.append(int(tokens.min()))
-            most.append(int(tokens.max()))
-            if not len(shown):  # the first document that has tokens
-                document = sum(len(each) for each in lengths) + int(filled.argmax())
-                begin, end = offsets[int(filled.argmax())], offsets[int(filled.argmax()) + 1]
-                shown = tokens[begin : min(end, begin + _SHOWN_TOKENS)].copy()
-        lengths.append(own)
-    none = np.empty(0, np.int64)
-    return _Looked(
-        group=group,
-        lengths=np.concatenate([none, *lengths]),
-        first_ids=np.concatenate([none, *firsts]),
-        last_ids=np.concatenate([none, *lasts]),
-        least=min(least, default=0),
-        most=max(most, default=-1),
-        document=document,
-        ids=shown,
-        pages=described_pages(raw, chunk) if index.format == "parquet" else (),
-    )
-
-
-def _of_some(looked: list[_Looked]) -> list[_Looked]:
-    filled = [each for each in looked if len(each.ids)]
-    places = np.linspace(0, len(filled) - 1, min(_SHOWN_DOCUMENTS, len(filled))).astype(int).tolist()
-    return [filled[place] for place in places]
-
-
-def _sampled(index: DatasetIndex, looked: _Looked, tokenizer: Decodes | None) -> Sampled:
-    ids = looked.ids.tolist()
-    return Sampled(
-        path=index.files[int(index.file[looked.group])].path,
-        row_group=int(index.row_group[looked.group]),
-        document=looked.document,
-        tokens=int(looked.lengths[looked.document]),
-        ids=tuple(ids),
-        text=None if tokenizer is None else tokenizer.decode(ids),
-    )
-
-
 # ── what it tells ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -528,7 +271,7 @@ def _type_of(index: DatasetIndex, layout: int) -> str:
     return f"list of {known.dtype.name}" if known.max_definition_level else "no values"
 
 
-def _ids(index: DatasetIndex, looked: list[_Looked]) -> Ids | None:
+def _ids(index: DatasetIndex, looked: list[LookedAt]) -> Ids | None:
     filled = index.tokens > 0
     if not filled.any():
         return None
@@ -543,7 +286,7 @@ def _ids(index: DatasetIndex, looked: list[_Looked]) -> Ids | None:
     return Ids(least=read[0], most=read[1], known="sample", read=read, contradicted=contradicted)
 
 
-def _contradicted(index: DatasetIndex, looked: list[_Looked]) -> list[_Looked]:
+def _contradicted(index: DatasetIndex, looked: list[LookedAt]) -> list[LookedAt]:
     """Row groups whose ids have another range than their footers say."""
     return [
         each
@@ -554,7 +297,7 @@ def _contradicted(index: DatasetIndex, looked: list[_Looked]) -> list[_Looked]:
     ]
 
 
-def _contradictions(index: DatasetIndex, looked: list[_Looked]) -> Iterator[str]:
+def _contradictions(index: DatasetIndex, looked: list[LookedAt]) -> Iterator[str]:
     found = _contradicted(index, looked)
     if found:
         first, group = found[0], found[0].group
@@ -567,7 +310,7 @@ def _contradictions(index: DatasetIndex, looked: list[_Looked]) -> Iterator[str]
         )
 
 
-def _unended(index: DatasetIndex, looked: list[_Looked], eos_id: int | None) -> Iterator[str]:
+def _unended(index: DatasetIndex, looked: list[LookedAt], eos_id: int | None) -> Iterator[str]:
     """That nothing of a stream ends with what was said to end its documents."""
     if (
         index.is_stream
@@ -581,7 +324,7 @@ def _unended(index: DatasetIndex, looked: list[_Looked], eos_id: int | None) -> 
         )
 
 
-def _documents(index: DatasetIndex, looked: list[_Looked], eos_id: int | None) -> int:
+def _documents(index: DatasetIndex, looked: list[LookedAt], eos_id: int | None) -> int:
     """How many documents there are, or about, of a stream."""
     if index.documents is not None:
         return index.documents
@@ -598,76 +341,11 @@ def _left_out(faults: list[Fault], index: DatasetIndex) -> Iterator[str]:
         by_problem.setdefault(fault.problem, []).append(fault.path)
     files = len(faults) + len(index.files)
     for number, (problem, paths) in enumerate(by_problem.items()):
-        if number == _TOLD:
+        if number == TOLD:
             yield f"more of the {files:,} files are left out: `parquet-loader check` lists all"
             return
         more = f", and {len(paths) - 1:,} more like it" if len(paths) > 1 else ""
         yield f"{paths[0]}{more}, of {files:,} files: {problem}; left out here, and the loader refuses it"
-
-
-def _lengths(index: DatasetIndex, looked: list[_Looked], seed: int) -> LengthSample:
-    lengths = np.concatenate([each.lengths for each in looked])
-    exact = len(looked) == len(index)
-    values, places = np.unique(lengths, return_inverse=True)
-    borders = np.cumsum([len(each.lengths) for each in looked])[:-1]
-    counts = np.stack([np.bincount(own, minlength=len(values)) for own in np.split(places, borders)])
-    found = _quantiles(values, counts.sum(axis=0)[None])[0]
-    low = high = found
-    if len(looked) > 1 and not exact:
-        again = np.concatenate([_quantiles(values, drawn @ counts) for drawn in _draws(len(looked), seed)])
-        low, high = np.percentile(again, [2.5, 97.5], axis=0).astype(np.int64)
-    elif not exact:  # of one row group nothing tells how others differ: as if its documents were drawn one by one
-        shares = np.array(_QUANTILES)
-        error = 1.96 * np.sqrt(shares * (1 - shares) / len(lengths))
-        ordered = np.sort(lengths)
-        low, high = (
-            ordered[np.clip(((shares + sign * error) * len(lengths)).astype(np.int64), 0, len(lengths) - 1)]
-            for sign in (-1, 1)
-        )
-    bits = np.frexp(lengths.astype(np.float64))[1]  # 0 of none, 1 of 1, 2 of 2 and 3, ...
-    documents = np.bincount(bits)
-    tokens = np.bincount(bits, weights=lengths)
-    return LengthSample(
-        mean=float(lengths.mean()) if index.is_stream else index.total_tokens / int(index.rows.sum()),
-        quantiles=tuple(
-            Quantile(share=share, tokens=int(value), low=int(least), high=int(most))
-            for share, value, least, most in zip(_QUANTILES, found, low, high, strict=True)
-        ),
-        longest=int(lengths.max()),
-        shares=tuple(
-            Shares(
-                least=1 << place >> 1,
-                most=max(0, (1 << place) - 1),
-                documents=float(documents[place] / len(lengths)),
-                tokens=float(tokens[place] / max(1, lengths.sum())),
-            )
-            for place in np.flatnonzero(documents).tolist()
-        ),
-        exact=exact,
-    )
-
-
-def _draws(count: int, seed: int) -> Iterator[IntArray]:
-    """How often each of some row groups is drawn, where as many are drawn, each of them any number of times; shape
-    ``(draws, row groups)``, some hundred draws in all.
-    """
-    for number in range(0, _BOOTSTRAPS, _DRAWN_AT_ONCE):
-        words = np.random.Philox(key=[seed, 1 + number]).random_raw(_DRAWN_AT_ONCE * count)
-        drawn = (words % np.uint64(count)).astype(np.int64).reshape(-1, count)
-        yield np.stack([np.bincount(row, minlength=count) for row in drawn])
-
-
-def _quantiles(values: IntArray, counts: IntArray) -> IntArray:
-    """Of rising values, of which there are so many in each row of ``counts``; shape ``(rows, quantiles)``."""
-    sums = np.cumsum(counts, axis=1)
-    return np.stack([values[(sums > share * sums[:, -1:]).argmax(axis=1)] for share in _QUANTILES], axis=1)
-
-
-def _commonest(ids: list[npt.NDArray[Any]]) -> tuple[tuple[int, float], ...]:
-    everything = np.concatenate([np.empty(0, np.int64), *ids])
-    values, counts = np.unique(everything, return_counts=True)
-    order = np.lexsort((values, -counts))[:_COMMON]
-    return tuple((int(values[place]), float(counts[place] / len(everything))) for place in order)
 
 
 def _manifest(

@@ -15,7 +15,7 @@ import numpy as np
 from ..blocks import IntArray
 from ..engine.rows import RowLayout
 from ..errors import ConfigError, ParquetLoaderError
-from ..formats.base import ColumnChunk, Counting, CountingBudget, FileEntry
+from ..formats.base import ColumnChunk, FileEntry
 from ..formats.known import format_named
 from ..index.index import DatasetIndex
 from ..storage.base import FileInfo, Storage
@@ -23,8 +23,6 @@ from .check_state import Fault
 from .readable import fault_of, read_entries
 
 __all__ = ["Needs"]
-
-_COUNTING_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +77,7 @@ class _Looker:
         index, rows, file = self._index, self._needs.rows, self._index.files[number]
         columns: dict[str, dict[int, ColumnChunk]] = {}
         if self._reader is not None:
-            counting = Counting(CountingBudget(_COUNTING_BYTES), False)
-            (entry,) = read_entries(self._reader, [file], index.column, counting, 1, aligned=self._needs.aligned)
+            (entry,) = read_entries(self._reader, [file], 1, column=index.column, aligned=self._needs.aligned)
             if isinstance(entry, ParquetLoaderError):
                 yield fault_of(entry, "aligned", file.path)
                 return

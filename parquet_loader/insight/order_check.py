@@ -102,7 +102,7 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
             _mixture_words(blocks, -(-rows // BLOCK), end, ended)
             + (". The weights are those that the run was made with, and none of reweight()" if again else "")
         )
-    for name, opened in sorted(run.sets.items()) if isinstance(run, MixtureRun) else [("", run.set)]:
+    for name, opened in sorted(run.sets.items()):
         order = opened.config.order
         planned = given.get(name, 0) if isinstance(run, MixtureRun) else tokens
         epochs = options.epochs or (_EPOCHS if planned is None else max(1, -(-planned // order.total_tokens)))

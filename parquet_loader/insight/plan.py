@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from math import isqrt
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from ..checkpoint import ONLY, check_part
-from ..engine.config import EngineConfig
-from ..engine.cost import beyond_bytes, required_bytes
-from ..engine.mixer import demand, mixture_bytes, sheets_bytes
-from ..engine.rehearsal import expected_peak_bytes
-from ..errors import CheckpointMismatchError, ConfigError, SourceExhaustedError
-from ..options import LoaderOptions, check_world_size, integer
-from ..order.mixture import BLOCK, Weights
-from ..order.order import Window, lane_range
-from ..order.progress import MixtureProgress, Progress, traced
-from ..remarks import remarks
-from ..runs import MixtureRun, SetRun, windows_of
-from .reads import RankReads, reads_of_ranks, stretches
+from ..errors import ConfigError, SourceExhaustedError
+from ..options import integer
+from ..order.mixture import BLOCK, Lattice, Weights
+from ..order.progress import MixtureProgress, Progress
+from ..remarks import in_words, remarks
+from ..runs import MixtureRun, SetRun
+from .mixing import Cuts, ShufflePlan, cuts_of, shuffle_of
+from .ranks import WorldSizePlan, dividing_world_sizes, on_ranks
 from .sealed import check_known, growing_sets, grows
+from .steps import advanced
 
 __all__ = [
-    "Cuts",
     "Moment",
     "Plan",
-    "ShufflePlan",
     "SourcePlan",
     "StagePlan",
-    "WorldSizePlan",
-    "dividing_world_sizes",
     "moment",
     "plan",
 ]
@@ -52,55 +41,6 @@ class Moment:
 
     step: int
     token: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
-    """How documents of a source are cut, in an epoch.
-
-    Attributes:
-        documents: of the set; the index tells.
-        mean_tokens: of a document.
-        lane_borders: places at which lanes' borders cut windows; exact in the mean of epochs.
-        cut_by_lanes: documents that one of them falls in, about.
-        rows: of this source.
-        in_several_rows: the share of documents that lie in more than one row, if all of a row group are of its mean
-            length. Where some are far longer than others, it is less.
-        documents_in_a_row: with pieces of documents counted as such, about.
-    """
-
-    documents: int
-    mean_tokens: float
-    lane_borders: int
-    cut_by_lanes: float
-    rows: float
-    in_several_rows: float
-    documents_in_a_row: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShufflePlan:
-    """How well a source is shuffled; docs/order.md tells what these numbers were measured to mean.
-
-    Attributes:
-        window: row groups that are shuffled together, as the run has it: there may be fewer.
-        row_groups: that there are.
-        window_tokens: that a window holds, in the mean.
-        share: of the set that a window is; 1 mixes as well as chance, or better.
-        rows_of_window: of a lane. A document's rows all come within them.
-        draws: about as many independent draws a batch is, of a set that is sorted: places of the set that its rows
-            come from. Where documents are stored in random order it does not matter.
-        shown_before: the share of the tokens whose document was in its lane's row just before, if all documents were
-            of mean length; long ones make it more. None where that is not known, as of a stream.
-    """
-
-    window: int
-    row_groups: int
-    window_tokens: int
-    share: float
-    rows_of_window: float
-    draws: int
-    shown_before: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,42 +96,6 @@ class StagePlan:
     scheduled: int | None
     target: dict[str, float]
     achieved: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorldSizePlan:
-    """The run on so many ranks, from where it is to the plan's end.
-
-    Attributes:
-        world_size: ranks.
-        divides: whether it divides the lanes.
-        rows_least, rows_most: of a batch of a rank.
-        refused: what the loader would say in place of running; None where it runs.
-        least_bytes: the least budget, of the rank that needs most.
-        peak_bytes: what a rank will hold at most, counted as its budget is, where training is slower than loading and
-            as many requests run at once as may; None where the budget is too small.
-        bytes_read: from storage, by all ranks together.
-        reads: in as many requests.
-        rank_bytes, rank_reads: the most of one rank.
-        amplification: how many times the bytes that the same windows have are read.
-        exact: whether that is counted for each window; else for some, and scaled.
-        first_batch: what rank 0 reads before its first batch.
-    """
-
-    world_size: int
-    divides: bool
-    rows_least: int
-    rows_most: int
-    refused: str | None
-    least_bytes: int
-    peak_bytes: int | None
-    bytes_read: int
-    reads: int
-    rank_bytes: int
-    rank_reads: int
-    amplification: float
-    exact: bool
-    first_batch: RankReads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +162,7 @@ def plan(
         raise ConfigError(f"give tokens={tokens} or steps={steps}, not both")
     options, progress = run.options, run.progress
     rows, over = _rows_to_go(run, tokens, steps)
-    end, error = _advanced(run, rows)
+    end, error = advanced(run, rows)
     check_known(run, end.rows_before(end.position))
     dividing = dividing_world_sizes(options.lanes)
     if world_sizes is None and part is not None:
@@ -284,17 +188,11 @@ def plan(
         sources=sources,
         stages=stages,
         world_sizes=tuple(
-            _on_ranks(run, end, integer("world_size", world_size, 1), most_plans, part) for world_size in world_sizes
+            on_ranks(run, end, integer("world_size", world_size, 1), most_plans, part) for world_size in world_sizes
         ),
         dividing=dividing,
         notes=(*_notes_of_stages(stages), *_notes_of_ends(sources), *_notes(run, end)),
     )
-
-
-def dividing_world_sizes(lanes: int) -> tuple[int, ...]:
-    """The numbers of ranks that get equally many lanes each."""
-    small = [size for size in range(1, isqrt(lanes) + 1) if lanes % size == 0]
-    return tuple(sorted({*small, *(lanes // size for size in small)}))
 
 
 # ── how far ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,23 +226,6 @@ def _rows_to_go(run: SetRun | MixtureRun, tokens: int | None, steps: int | None)
     return rows, over
 
 
-def _advanced(run: SetRun | MixtureRun, rows: int) -> tuple[Progress, SourceExhaustedError | None]:
-    """The place after so many rows, or the last one before an error."""
-    try:
-        return run.advanced(rows), None
-    except SourceExhaustedError as found:
-        error = found
-    low, high = 0, rows  # that many may be taken, that many may not
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            run.advanced(middle)
-            low = middle
-        except SourceExhaustedError:
-            high = middle
-    return run.advanced(low), error
-
-
 def moment(run: SetRun | MixtureRun, progress: Progress, position: int) -> Moment:
     """A position that a place's history leads to."""
     return Moment(step=progress.rows_before(position), token=position * run.options.lanes)
@@ -353,32 +234,22 @@ def moment(run: SetRun | MixtureRun, progress: Progress, position: int) -> Momen
 # ── mixtures ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _at(run: MixtureRun, end: MixtureProgress, row: int) -> MixtureProgress:
-    """The place after so many rows of the run, which are no more than those to `end`."""
-    return traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row))
-
-
-def _drawn(run: MixtureRun, progress: MixtureProgress, name: str) -> int:
-    """Tokens of a source that all lanes have had."""
-    had = progress.had(name, run.plan.lattice, 0, run.options.lanes)
-    return had * run.options.lanes if isinstance(had, int) else int(had.sum())
-
-
 def _shares(weights: Weights) -> dict[str, float]:
     whole = sum(weight for _, weight in weights)
     return {name: weight / whole for name, weight in weights}
 
 
 def _stages(run: MixtureRun, end: MixtureProgress) -> tuple[StagePlan, ...]:
+    lattice = run.plan.lattice
     begun = {stage.block: stage for stage in end.stages if stage.block * BLOCK < end.row}  # the last of each block
     scheduled = {block: token for block, token, _ in run.plan.scheduled(end)}
     borders = [block * BLOCK for block in begun] + [end.row]
-    places = [_at(run, end, row) for row in borders]
+    places = [end.at_row(row, lattice) for row in borders]
     found = []
     for number, (block, stage) in enumerate(begun.items()):
         before, after = places[number], places[number + 1]
         target = _shares(stage.weights)
-        drawn = {name: _drawn(run, after, name) - _drawn(run, before, name) for name in target}
+        drawn = {name: after.consumed(name, lattice) - before.consumed(name, lattice) for name in target}
         whole = sum(drawn.values())
         found.append(
             StagePlan(
@@ -405,18 +276,12 @@ def _targets(run: MixtureRun, end: MixtureProgress) -> dict[str, float]:
     return found
 
 
-def _first_row(run: MixtureRun, end: MixtureProgress, name: str, tokens: int) -> int | None:
+def _first_row(end: MixtureProgress, lattice: Lattice, name: str, tokens: int) -> int | None:
     """The first row before which the lanes have had so many tokens of a source; None where that does not come."""
-    if _drawn(run, end, name) < tokens:
+    if end.consumed(name, lattice) < tokens:
         return None
-    low, high = -1, end.row  # after that many rows they have not, after that many they have
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _drawn(run, _at(run, end, middle), name) < tokens:
-            low = middle
-        else:
-            high = middle
-    return high
+    rows = range(end.row)
+    return bisect.bisect_left(rows, tokens, key=lambda row: end.at_row(row, lattice).consumed(name, lattice))
 
 
 def _exhausted(end: MixtureProgress) -> dict[str, int]:
@@ -451,16 +316,16 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
             max_epochs=options.epochs,
             exhausted=moment(run, end, end.position) if run.finish and end.position >= run.finish.stop else None,
             then="end" if options.epochs is not None else None,
-            cuts=_cuts(run.set.config, options),
-            shuffle=_shuffle(run.set.config, options),
+            cuts=cuts_of(run.set.config, options),
+            shuffle=shuffle_of(run.set.config, options),
         )
         return
     assert isinstance(end, MixtureProgress)
     targets, exhausted = _targets(run, end), _exhausted(end)
     exhausted.update(dict.fromkeys(stopped.sources if stopped is not None else (), end.rows_before(end.position)))
     for name, each in run.sets.items():
-        drawn, total = _drawn(run, end, name), each.config.order.total_tokens
-        again, spent = _first_row(run, end, name, total), exhausted.get(name)
+        drawn, total = end.consumed(name, run.plan.lattice), each.config.order.total_tokens
+        again, spent = _first_row(end, run.plan.lattice, name, total), exhausted.get(name)
         yield SourcePlan(
             name=name,
             paths=tuple(each.config.storage.identity.split("\n")),
@@ -473,156 +338,9 @@ def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedEr
             max_epochs=each.max_epochs,
             exhausted=None if spent is None else moment(run, end, end.position_of(spent)),
             then=None if each.max_epochs is None else "redistribute" if run.plan.redistribute else "error",
-            cuts=_cuts(each.config, options),
-            shuffle=_shuffle(each.config, options),
+            cuts=cuts_of(each.config, options),
+            shuffle=shuffle_of(each.config, options),
         )
-
-
-# ── the order ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _cuts(config: EngineConfig, options: LoaderOptions) -> Cuts | None:
-    order, index = config.order, config.index
-    documents = index.documents
-    if documents is None:
-        return None
-    windows = -(-len(index) // order.window)
-    borders = windows * (order.lanes - 1)
-    if order.row_tokens:
-        return Cuts(
-            documents=documents,
-            mean_tokens=int(index.tokens.sum()) / documents,
-            lane_borders=borders,
-            cut_by_lanes=0.0,
-            rows=float(documents),
-            in_several_rows=0.0,
-            documents_in_a_row=1.0,
-        )
-    # A border lies at the begin of a document as often as documents begin among tokens.
-    filled = np.minimum(index.rows, order.group_tokens)
-    inside = 1 - float(filled.sum()) / order.total
-    rows = order.total / options.seq_len
-    lengths = order.group_tokens / np.maximum(1, filled)
-    several = np.minimum(1, np.maximum(0, lengths - 1) / options.seq_len)
-    return Cuts(
-        documents=documents,
-        mean_tokens=order.total / max(1, documents),
-        lane_borders=borders,
-        cut_by_lanes=min(borders * inside, float(documents)),
-        rows=rows,
-        in_several_rows=float((several * filled).sum() / max(1, filled.sum())),
-        documents_in_a_row=(documents + (borders + rows) * inside) / rows,
-    )
-
-
-def _shuffle(config: EngineConfig, options: LoaderOptions) -> ShufflePlan:
-    order, groups = config.order, len(config.index)
-    window = min(order.window, groups)
-    window_tokens = order.total_tokens * window // groups
-    rows = window_tokens / order.lanes / options.seq_len
-    draws = min(order.lanes, window)
-    before = None
-    if order.row_tokens:
-        before = 0.0
-    elif config.index.documents is not None:
-        rows_of_document = order.total / max(1, config.index.documents) / options.seq_len
-        before = min(1.0, rows_of_document / max(1.0, rows))
-        if not order.shuffle:  # what a row begins with goes on from the row before
-            before = 1 - 1 / rows_of_document / 2 if rows_of_document > 1 else rows_of_document / 2
-    return ShufflePlan(
-        window=order.window,
-        row_groups=groups,
-        window_tokens=window_tokens,
-        share=window / groups,
-        rows_of_window=rows,
-        draws=draws,
-        shown_before=before,
-    )
-
-
-# ── ranks ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _on_ranks(
-    run: SetRun | MixtureRun, end: Progress, world_size: int, most_plans: int | None, part: tuple[int, int] | None
-) -> WorldSizePlan:
-    options, lanes = run.options, run.options.lanes
-    refused = None
-    try:
-        check_world_size(world_size, lanes, options.uneven)
-        if part is not None and part[1] != world_size:
-            check_part(*part, 0, world_size)
-    except (ConfigError, CheckpointMismatchError) as error:
-        refused = str(error)
-    ranks = min(world_size, lanes)
-    places = [lane_range(rank, ranks, lanes) for rank in range(ranks)]
-    configs = [_configs(run, first, last) for first, last in places]
-    least = {last - first: 0 for first, last in places}
-    for (first, last), of_rank in zip(places, configs, strict=True):
-        if not least[last - first]:
-            least[last - first] = _least_bytes(run, of_rank)
-    spare = [
-        beyond_bytes(list(each.values()), least[last - first]) if each else 0
-        for (first, last), each in zip(places, configs, strict=True)
-    ]
-    needed = [stretches(run, end, first, last) for first, last in places]
-    found, once, exact = reads_of_ranks(configs[0], needed, spare, most_plans=most_plans)
-    largest = max(range(ranks), key=lambda rank: places[rank][1] - places[rank][0])
-    least_bytes = max(least.values())
-    peak = None
-    try:
-        run.check_budget(configs[largest], given=options.window is not None or run.progress.position > 0)
-        # Those in the middle of windows lie in more row groups than the first.
-        most = {largest, ranks // 2, max(range(ranks), key=lambda rank: found[rank].bytes)}
-        peak = max(_peak_bytes(run, configs[rank], least_bytes) for rank in most) if configs[largest] else None
-    except ConfigError as error:
-        refused = refused or str(error)
-    following, _ = _advanced(run, 1)
-    first_needed = [stretches(run, run.progress if run.over else following, *places[0])]
-    first_batch, _, _ = reads_of_ranks(configs[0], first_needed, spare[:1])
-    total = sum(each.bytes for each in found)
-    return WorldSizePlan(
-        world_size=world_size,
-        divides=lanes % world_size == 0,
-        rows_least=min(last - first for first, last in places) if world_size <= lanes else 0,
-        rows_most=max(last - first for first, last in places),
-        refused=refused,
-        least_bytes=least_bytes,
-        peak_bytes=peak,
-        bytes_read=total,
-        reads=sum(each.reads for each in found),
-        rank_bytes=max(each.bytes for each in found),
-        rank_reads=max(each.reads for each in found),
-        amplification=total / max(1, once),
-        exact=exact,
-        first_batch=first_batch[0],
-    )
-
-
-def _configs(run: SetRun | MixtureRun, first: int, last: int) -> dict[str, EngineConfig]:
-    # Of what is there, where more may come.
-    return {name: replace(config, first=first, last=last, growth=None) for name, config in run.configs.items()}
-
-
-def _least_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig]) -> int:
-    if isinstance(run, SetRun):
-        return required_bytes(configs[ONLY], configs[ONLY].order.window)
-    return mixture_bytes(configs, run.progress, run.plan) if configs else 0
-
-
-def _peak_bytes(run: SetRun | MixtureRun, configs: Mapping[str, EngineConfig], least_bytes: int) -> int:
-    sources = list(configs.values())
-    workers = max(max(source.threads, source.requests) for source in sources)
-    windows: Iterator[tuple[int, Window | None]]
-    reserved = 0
-    if isinstance(run, SetRun):
-        windows = windows_of(configs[ONLY], run.progress.position)
-    else:
-        windows = demand(configs, run.progress, run.plan)
-        reserved = sheets_bytes(configs, run.options.seq_len + run.options.overlap)
-    whole = ((place, window) for place, window in windows if window is not None)
-    some = islice(whole, 4 * (len(sources) + workers) + 8)
-    return expected_peak_bytes(sources, some, least_bytes=least_bytes, reserved_bytes=reserved)
 
 
 def _notes_of_stages(stages: Sequence[StagePlan]) -> Iterator[str]:
@@ -645,19 +363,9 @@ def _notes_of_ends(sources: Sequence[SourcePlan]) -> Iterator[str]:
 
 
 def _notes(run: SetRun | MixtureRun, end: Progress) -> Iterator[str]:
-    options = run.options
     if isinstance(run, MixtureRun) and isinstance(end, MixtureProgress):
         for block, token, _ in run.plan.scheduled(end):
             if block * BLOCK >= end.row:
                 yield f"the stage that is scheduled for token {token:,} begins after the end of this plan"
-    for name, config in run.configs.items():
-        of = f"source {name!r}: " if name else ""
-        for remark in remarks(
-            config,
-            seq_len=options.seq_len,
-            overlap=options.overlap,
-            world_size=1,
-            tail=options.tail,
-            mixed=bool(name),
-        ):
-            yield of + remark
+    for name, remark in remarks(run.configs, run.options, 1):
+        yield in_words(name, remark)

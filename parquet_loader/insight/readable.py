@@ -10,28 +10,36 @@ import numpy as np
 
 from ..errors import DataError, FileChangedError, ParquetLoaderError, StorageError
 from ..formats.base import Counting, CountingBudget, EntryReader, FileEntry
-from ..formats.known import format_of
+from ..formats.known import reader_of
 from ..index.build import choose_column, rank_of_name
 from ..index.index import DatasetIndex, assemble
 from ..storage.base import FileInfo, Storage
 from ..storage.local import LocalStorage
 from .check_state import Fault
 
-__all__ = ["fault_of", "read_entries", "readable_index"]
+__all__ = ["FOOTERS_AT_ONCE", "fault_of", "read_entries", "readable_index"]
 
+FOOTERS_AT_ONCE = 16
 _COUNTING_BYTES = 1 << 30
 
 
 def read_entries(
     reader: EntryReader,
     files: Sequence[FileInfo],
-    column: str | None,
-    counting: Counting | None,
     threads: int,
     *,
+    column: str | None = None,
+    counts: bool = True,
     aligned: Sequence[str] = (),
 ) -> list[FileEntry | ParquetLoaderError]:
-    """Of each file its entry, or why it has none; see `EntryReader.read`."""
+    """The entry of each file, or why it has none; see `EntryReader.read`.
+
+    Args:
+        reader, files, column, aligned: what is read.
+        threads: footers read at once.
+        counts: whether to count the tokens of files whose footers do not tell, which reads their data.
+    """
+    counting = Counting(CountingBudget(_COUNTING_BYTES), False) if counts else None
 
     def entry(file: FileInfo) -> FileEntry | ParquetLoaderError:
         try:
@@ -57,10 +65,9 @@ def readable_index(
         StorageError: no file can be read.
     """
     listed, lost = storage.list_readable() if isinstance(storage, LocalStorage) else (storage.list_files(), {})
-    file_format = format_of(storage, listed, format, has_raw_dtype=raw_dtype is not None)
-    reader = file_format.reader(storage, listed, raw_dtype)
+    file_format, reader = reader_of(storage, listed, format, raw_dtype)
     files = reader.files
-    read = read_entries(reader, files, column, Counting(CountingBudget(_COUNTING_BYTES), False), threads)
+    read = read_entries(reader, files, threads, column=column)
     faults = [fault_of(error, "unreadable", path) for path, error in lost.items()]
     column = column or _common_column([each for each in read if isinstance(each, FileEntry)])
     good = []

@@ -63,10 +63,8 @@ class Stretch:
 
     def windows_from(self, positions: IntArray) -> Iterator[Window]:
         """Those from the first on that they need where they stand at other positions, shape ``(lanes,)``."""
-        # The lane that needs the earliest window: lane i is in the one in which C + i reaches its next token times B.
         lanes = np.arange(self.first, self.first + len(positions))
-        behind = int((positions * self.order.lanes - lanes).argmin())
-        for window in self.order.windows(int(positions[behind]), int(lanes[behind])):
+        for window in self.order.windows(*self.order.earliest(positions, lanes)):
             if not self._begins_in_time(window):
                 return
             yield window

@@ -31,6 +31,7 @@ from ..runs import MixtureRun, SetRun
 from ..storage.base import FileInfo, Storage
 from ..storage.opening import Source, open_storage
 from .rows import Rows, open_rows
+from .trace import group_of
 
 if TYPE_CHECKING:
     from ..pretokenize.tokenizers.base import Tokenizer
@@ -263,16 +264,13 @@ def _row_of(index: DatasetIndex, place: Place) -> tuple[int, int]:
 def _group_of(index: DatasetIndex, place: Place) -> int:
     """The number in the index of the row group that holds a document."""
     path, row_group, document = place
-    number = index.file_number(path)
-    if number is None:
-        raise ConfigError(f"the set has no file {path!r}: files are named relative to {index.root or 'its root'}")
-    group = index.group_number(number, row_group)
+    group = group_of(index, path, row_group)
     # How many documents a stream has is known when it is read.
-    if group is None or document < 0 or not (index.is_stream or document < index.rows[group]):
-        what = "no such row group, or an empty one"
-        if group is not None:
-            what = f"{int(index.rows[group]):,} documents in that row group"
-        raise ConfigError(f"there is no document {document} in row group {row_group} of {path}: {what}")
+    if document < 0 or not (index.is_stream or document < index.rows[group]):
+        raise ConfigError(
+            f"there is no document {document} in row group {row_group} of {path}: "
+            f"{int(index.rows[group]):,} documents in that row group"
+        )
     return group
 
 

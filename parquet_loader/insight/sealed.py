@@ -23,8 +23,7 @@ __all__ = ["check_known", "growing_sets", "grows", "known_steps"]
 
 def growing_sets(run: SetRun | MixtureRun) -> dict[str, OpenSet]:
     """The sets of a run that may still grow, by name."""
-    sets = {"": run.set} if isinstance(run, SetRun) else run.sets
-    return {name: each for name, each in sets.items() if each.config.growth is not None}
+    return {name: each for name, each in run.sets.items() if each.config.growth is not None}
 
 
 def known_steps(run: SetRun | MixtureRun) -> int | None:

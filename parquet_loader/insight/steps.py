@@ -4,6 +4,7 @@ comes to a position of a source.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,11 +20,11 @@ from ..options import LoaderOptions
 from ..order.ending import Finish, finish_of
 from ..order.mixture import BLOCK
 from ..order.order import Order
-from ..order.progress import MixtureProgress, Progress, traced
+from ..order.progress import MixtureProgress, Progress
 from ..runs import MixtureRun, SetRun, Step
 from .fragments import SourceRows
 
-__all__ = ["MOST_STEPS", "MixtureSteps", "Row", "SetSteps", "is_skipped", "rows_of", "step_of"]
+__all__ = ["MOST_STEPS", "MixtureSteps", "Row", "SetSteps", "advanced", "is_skipped", "rows_of", "step_of"]
 
 MOST_STEPS = 2**50  # so far ahead a source is looked for
 _MOST_TABLES = 64  # of blocks, each of 1,024 bytes a lane
@@ -49,6 +50,23 @@ def step_of(run: SetRun | MixtureRun, number: int) -> Step:
     return Step(at, {name: run.config_of(name) for name, _ in at.quotas}, run.plan, run.options)
 
 
+def advanced(run: SetRun | MixtureRun, rows: int) -> tuple[Progress, SourceExhaustedError | None]:
+    """The place after so many rows, or the last one before an error."""
+    try:
+        return run.advanced(rows), None
+    except SourceExhaustedError as found:
+        error = found
+
+    def is_too_far(row: int) -> bool:
+        try:
+            run.advanced(row)
+        except SourceExhaustedError:
+            return True
+        return False
+
+    return run.advanced(bisect.bisect_left(range(1, rows), True, key=is_too_far)), error
+
+
 def progress_at(run: MixtureRun, row: int, *, entered: bool = True) -> MixtureProgress:
     """The progress of a mixture at a row, with the length of rows that it has there.
 
@@ -62,8 +80,7 @@ def progress_at(run: MixtureRun, row: int, *, entered: bool = True) -> MixturePr
     """
     progress = run.progress
     if row < progress.row:
-        at = traced(run.plan.lattice, progress.lengths, progress.stages, progress.position_of(row))
-        return replace(at, skips=progress.skips)
+        return replace(progress.at_row(row, run.plan.lattice), skips=progress.skips)
     at = progress.advanced(row - progress.row, run.plan)
     return at.entered(run.plan) if entered else at
 

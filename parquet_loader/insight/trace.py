@@ -32,7 +32,7 @@ from .lengths import KnownLengths
 from .sealed import check_known, grows, known_steps
 from .steps import MOST_STEPS, MixtureSteps, SetSteps, is_skipped, rows_of, step_of
 
-__all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "origins_of", "which"]
+__all__ = ["Piece", "Place", "Places", "Trace", "Tracer", "find", "group_of", "origins_of", "which"]
 
 _PIECE = tuple(each.name for each in fields(Piece))  # `asdict` takes ten times as long, and a step has thousands
 
@@ -274,7 +274,7 @@ class Tracer:
         if source is not None and isinstance(run, MixtureRun) and source not in run.names:
             raise ConfigError(f"the mixture has no source {source!r}; it has {', '.join(map(repr, run.names))}")
         config = run.config_of(source or ONLY)
-        group = _group_of(config.index, file, row_group)
+        group = group_of(config.index, file, row_group)
         known = self._lengths(source or ONLY, config)
         count = len(known.of(np.array([group]))[0]) if config.index.is_stream else int(config.index.rows[group])
         if not 0 <= document < count:
@@ -401,8 +401,12 @@ def _places(
         position, text = position + tokens, text + tokens
 
 
-def _group_of(index: DatasetIndex, file: str, row_group: int) -> int:
-    """The number in the index of a row group of a file."""
+def group_of(index: DatasetIndex, file: str, row_group: int) -> int:
+    """The number in the index of a row group of a file.
+
+    Raises:
+        ConfigError: there is none, or none with documents; says which there are.
+    """
     place = index.file_number(file)
     if place is None:
         paths = [each.path for each in index.files[:10_000]]

@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from ..blocks import IntArray
 from ..errors import DataError, ParquetLoaderError, StorageError
 from ..formats.base import ColumnChunk, Format
+from ..formats.known import format_named
 from ..formats.parquet.pages import crc32
+from ..index.index import DatasetIndex
 from ..storage.base import FileInfo, Storage
 from .beside import damaged_pages
 from .scan import Questions, ScannedGroup, scan_group, scan_together
 
-__all__ = ["Looked", "Unit", "look"]
+__all__ = ["Looked", "Unit", "look", "units_of"]
 
+_UNIT_BYTES = 8 << 20  # of neighbouring row groups, at least
 _SMALL_SLOTS = 1 << 16
 _RUN_SLOTS = 1 << 20
 _PIECE_BYTES = 8 << 20  # of what lies between row groups
@@ -56,6 +61,67 @@ class Unit:
     def size(self) -> int:
         """Bytes to read."""
         return sum(chunk.length for chunk in self.chunks) + sum(length for _, length in self.gaps)
+
+
+def units_of(
+    index: DatasetIndex, questions: Questions, done: npt.NDArray[np.bool_], rest: IntArray | None
+) -> Iterator[Unit]:
+    """What is left to be looked at, file by file.
+
+    Args:
+        index: of the set.
+        questions: what is asked of documents.
+        done: row groups that have been looked at, shape ``(row groups,)``.
+        rest: of each file -1 where its other bytes have not been; None where they are not to be.
+    """
+    for number in range(len(index.files)):
+        own = index.groups_of(number)
+        left = [group for group in range(own.start, own.stop) if not done[group]]
+        for groups in _neighbours(index, left):
+            chunks = tuple(index.chunks(np.array(groups, np.int64)))
+            yield Unit(
+                number=number,
+                file=index.files[number],
+                format=format_named(index.format),
+                groups=tuple(groups),
+                chunks=chunks,
+                besides=tuple(index.beside(chunk) for chunk in chunks),
+                questions=questions,
+            )
+        if rest is not None and rest[number] == -1:
+            yield Unit(
+                number=number,
+                file=index.files[number],
+                format=format_named(index.format),
+                gaps=tuple(_gaps(index, number)),
+                questions=questions,
+            )
+
+
+def _neighbours(index: DatasetIndex, left: Sequence[int]) -> Iterator[list[int]]:
+    """Row groups of a file, those together that follow each other, up to some megabytes."""
+    groups: list[int] = []
+    size = 0
+    for group in left:
+        if groups and (size >= _UNIT_BYTES or group != groups[-1] + 1):
+            yield groups
+            groups, size = [], 0
+        groups.append(group)
+        size += int(index.length[group])
+    if groups:
+        yield groups
+
+
+def _gaps(index: DatasetIndex, number: int) -> Iterator[tuple[int, int]]:
+    """(Start, length) of what lies between a file's row groups: its head, other columns, its footer."""
+    own = index.groups_of(number)
+    order = np.argsort(index.start[own], kind="stable")
+    starts, lengths = index.start[own][order].tolist(), index.length[own][order].tolist()
+    at = 0
+    for start, length in [*zip(starts, lengths, strict=True), (index.files[number].size, 0)]:
+        if start > at:
+            yield at, start - at
+        at = max(at, start + length)
 
 
 class Looked(NamedTuple):

@@ -303,6 +303,12 @@ class Order:
             ]
         return StepBlocks(length=length, first=first, texts=texts)
 
+    def earliest(self, positions: IntArray, lanes: IntArray) -> tuple[int, int]:
+        """(Position, lane) of that of some lanes, each at its position, which needs the earliest window."""
+        # Lane i is in the one in which C + i reaches its next element times B.
+        behind = int((positions * self.lanes - lanes).argmin())
+        return int(positions[behind]), int(lanes[behind])
+
     def windows(self, position: int, lane: int) -> Iterator[Window]:
         """The run's windows without end, from the first that holds ``lane``'s token (element) number ``position``."""
         # Lane i has received (C + i) // B tokens at C: its token p comes in the window where C + i reaches (p + 1) B.

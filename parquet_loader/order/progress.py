@@ -262,6 +262,15 @@ class MixtureProgress(Progress):
             return had
         return had + Piece(self.block, self.quotas, self.cut, within, self.seq_len).tokens(name, lattice, first, last)
 
+    def consumed(self, name: str, lattice: Lattice) -> int:
+        """What all lanes together have had of a source."""
+        had = self.had(name, lattice, 0, lattice.lanes)
+        return had * lattice.lanes if isinstance(had, int) else int(had.sum())
+
+    def at_row(self, row: int, lattice: Lattice) -> MixtureProgress:
+        """Where the run was before an earlier row, without what was skipped."""
+        return traced(lattice, self.lengths, self.stages, self.position_of(row))
+
     def apart(self, name: str, lattice: Lattice) -> int:
         """How many tokens of a source one lane is ahead of another from here on, at most; 0 where none ever is."""
         begins = self.begins(name, lattice, 0, lattice.lanes)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from ..errors import DataError, ParquetLoaderError
-
 __all__ = ["WEB", "Link", "Location", "Scrubber", "causes", "redact"]
 
 E = TypeVar("E", bound=Exception)
@@ -149,15 +147,6 @@ class Scrubber:
         if self._is_clean(cause):
             failure.__cause__ = cause
         return failure
-
-    def cleaned(self, error: ParquetLoaderError) -> ParquetLoaderError:
-        """One of the library's own errors, which may quote a filesystem's: the same one, without secrets."""
-        if not self._is_clean(error):
-            error.args = tuple(self.scrub(each) if isinstance(each, str) else each for each in error.args)
-            if isinstance(error, DataError):
-                error.problem, error.path = self.scrub(error.problem), self.scrub(error.path)
-            error.__cause__ = error.__context__ = None
-        return error
 
     def _is_clean(self, error: BaseException) -> bool:
         return all(

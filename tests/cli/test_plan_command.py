@@ -11,7 +11,9 @@ from unique_sets import unique_groups, write_set
 from parquet_loader import CheckpointMismatchError, ParquetLoader, merge_checkpoints
 from parquet_loader.cli.main import main
 from parquet_loader.cli.plan import words_of
-from parquet_loader.insight.plan import Cuts, Moment, Plan, ShufflePlan, SourcePlan, StagePlan, WorldSizePlan
+from parquet_loader.insight.mixing import Cuts, ShufflePlan
+from parquet_loader.insight.plan import Moment, Plan, SourcePlan, StagePlan
+from parquet_loader.insight.ranks import WorldSizePlan
 from parquet_loader.insight.reads import RankReads
 
 

@@ -14,7 +14,7 @@ from unique_sets import damaged_ids, unique_groups, write_set
 
 from parquet_loader import ConfigError, DataError, build_index
 from parquet_loader.insight import candidates, inspect
-from parquet_loader.insight.inspect import pretokenize_advice
+from parquet_loader.insight.candidates import pretokenize_advice
 from parquet_loader.testing import FaultyFiles
 
 

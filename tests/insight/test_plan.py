@@ -18,7 +18,7 @@ from unique_sets import random_files, unique_groups, write_set
 from parquet_loader import Component, ConfigError, ParquetLoader, SourceExhaustedError
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.insight import open_run, plan
-from parquet_loader.insight.plan import dividing_world_sizes
+from parquet_loader.insight.ranks import dividing_world_sizes
 from parquet_loader.options import LoaderOptions
 from parquet_loader.storage.base import FileInfo
 from parquet_loader.storage.local import LocalStorage

@@ -35,6 +35,7 @@ from subprocesses import finish, start
 from unique_sets import unique_groups, write_set
 
 from parquet_loader import (
+    ConfigError,
     DatasetIndex,
     FileChangedError,
     LoaderClosedError,
@@ -653,6 +654,42 @@ def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) ->
     assert digest_of(run_of_ranks(opened, iter(lives))) == expected
     thread.join()
     assert digest_of(run_of_ranks(opened, iter([(2, count, True)]))) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "listings"), [("*.parquet", 1), ("*", 1), ("part-*.parquet", 2), ("**/*.parquet", 1)]
+)
+def test_a_growing_set_that_a_glob_names_is_refused_there_too_for_next_to_nothing(
+    pattern: str, listings: int, server: S3Server, tmp_path: Path
+) -> None:
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    writer = S3Writer(server.filesystem, prefix, make_files(tmp_path / "files", 0, 3), tmp_path / "unused")
+    writer.show(2)
+    with FaultProxy(server.endpoint) as proxy:
+        options = options_for(proxy.url)
+        with pytest.raises(ConfigError, match=r"growing-.* is still being written"):
+            build_index(f"s3://{prefix}/{pattern}", storage_options=options)
+        writer.finish()
+        storage = open_storage(f"s3://{prefix}/{pattern}", options)
+        proxy.requests.clear()
+        assert len(storage.list_files()) == 3
+        # With the listing that a glob takes anyway; beginnings of names are asked for apart.
+        assert len(proxy.requests) == listings
+
+
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("below", ["", "/*.parquet"])
+def test_the_first_object_is_waited_for(below: str, server: S3Server, tmp_path: Path) -> None:
+    files = make_files(tmp_path / "files", 0, 3)
+    options: dict[str, Any] = {"seq_len": 16, "lanes": 4, "window": 3, "follow": True}
+    with ParquetLoader(copy_finished(files, tmp_path / "finished"), **options) as loader:
+        expected = digest_of(take([loader], 20))
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    thread = threading.Timer(0.3, lambda: S3Writer(server.filesystem, prefix, files, tmp_path / "unused").finish())
+    thread.start()
+    with ParquetLoader(f"s3://{prefix}{below}", **options, storage_options=server.storage_options) as loader:
+        assert digest_of(take([loader], 20)) == expected
+    thread.join()
 
 
 @pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])

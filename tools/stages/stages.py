@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from parquet_loader import ParquetLoader
-from parquet_loader.engine import engine, pack, slices, work
+from parquet_loader.engine import engine, pack, slices, task, work
 from parquet_loader.engine.config import Counters, EngineConfig
 from parquet_loader.engine.prefetch import Budget, Task
 from parquet_loader.engine.reserve import Reserve
@@ -54,7 +54,7 @@ CLOCKS: list[tuple[str, Any, str]] = [
     ("cut: argsort", order, "stable_argsort"),
     ("cut: move documents", slices, "permuted"),
     ("the rest of cutting", work, "cut_band"),
-    ("parts to bands", work._Run, "_cut_from"),
+    ("parts to bands", task._PlaneRun, "_cut_from"),
     ("plan", engine, "plan_window"),
     ("rows: copy", pack, "_copy"),
 ]
@@ -96,9 +96,9 @@ def tasks_ns(loader: ParquetLoader, row_groups: int, clocks: Clocks) -> dict[str
     clocks.seconds.clear()
     kept: list[object] = []
     begin = time.perf_counter()
-    for task in itertools.islice(engine._tasks([config], _windows(config), shared), row_groups):
-        assert isinstance(task, Task)
-        kept = [*kept[1 - config.order.window :], task.run()]
+    for each in itertools.islice(engine._tasks([config], _windows(config), shared), row_groups):
+        assert isinstance(each, Task)
+        kept = [*kept[1 - config.order.window :], each.run()]
     whole = time.perf_counter() - begin
     tokens = shared.counters.tokens_decoded
     found = {stage: seconds / tokens * 1e9 for stage, seconds in clocks.seconds.items()}

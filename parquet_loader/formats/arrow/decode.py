@@ -15,7 +15,7 @@ thousand tokens at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, pooled
 from ...errors import DataError
 from ..base import ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
-from ..parts import null_element, out_of_range, part_of
+from ..parts import Wanted, null_element, out_of_range, part_of
 from .buffers import STREAM_BYTES, Bytes, DamagedBufferError, Lying, opened, window_bytes
 from .documents import OFFSET_BYTES, DocumentReader, bits
 
@@ -116,30 +116,6 @@ def _gather_cost(size: ChunkSize) -> Numbers:
 
 
 # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Wanted(NamedTuple):
-    """What tokens, or values of an aligned column, are wanted as; see `formats.base.OpenChunk.parts`."""
-
-    dtype: np.dtype[Any]
-    low: int
-    bound: int | None
-
-    def wrong(self, stored: TokenArray) -> int | None:
-        """The place of the first one that is not in ``[low, bound)``; None where all are."""
-        if self.bound is None or stored.dtype.kind not in "iu" or not len(stored):
-            return None
-        limits = np.iinfo(stored.dtype)
-        if self.low:
-            if self.low <= limits.min and limits.max < self.bound:
-                return None
-            if self.low <= int(stored.min()) and int(stored.max()) < self.bound:
-                return None
-            return int(((stored < self.low) | (stored >= self.bound)).argmax())
-        # A negative one, read as unsigned, is larger than all others.
-        unsigned = stored.view(f"u{stored.itemsize}")
-        least = min(self.bound, int(limits.max) + 1)  # that is refused
-        return int((unsigned >= least).argmax()) if int(unsigned.max()) >= least else None
 
 
 class OpenChunk:
@@ -246,7 +222,7 @@ class OpenChunk:
     ) -> Iterator[TokenPart]:
         """See `formats.base.OpenChunk.parts`."""
         assert bound is None or dtype is not None
-        wanted = Wanted(self._dtype if dtype is None else dtype, low, bound)
+        wanted = Wanted(dtype=self._dtype if dtype is None else dtype, bound=bound, low=low)
         each = eos_id is not None
         tokens = int(self.offsets[-1])
         values = None
@@ -377,7 +353,7 @@ class OpenChunk:
 
     def _check(self, stored: TokenArray, begin: int, wanted: Wanted) -> None:
         """Refuse tokens that are not as wanted, the first of which is the ``begin``-th of all."""
-        wrong = wanted.wrong(stored)
+        wrong = wanted.first_outside(stored)
         if wrong is None:
             return
         row, value = self._row_of(begin + wrong), int(stored[wrong])
@@ -431,7 +407,7 @@ def decode_together(
     """See `Format.decode_together`."""
     if any(chunk.slots > TOGETHER_SLOTS for chunk in chunks):
         return None
-    wanted = Wanted(dtype, low, bound)
+    wanted = Wanted(dtype=dtype, bound=bound, low=low)
     try:
         tokens = pooled(sum(chunk.tokens for chunk in chunks), dtype)
         offsets: list[IntArray] = [np.zeros(1, np.int64)]

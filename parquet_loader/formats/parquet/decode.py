@@ -41,13 +41,13 @@ from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, from_arrow, n
 from ...errors import DataError
 from ...turns import aside
 from ..base import CODECS, RECOUNT, ChunkSize, ColumnChunk, ColumnLayout, Numbers, chosen, larger, smaller
-from ..parts import null_element, out_of_range, part_of
+from ..parts import OutOfRange, Wanted, null_element, out_of_range, part_of
 from . import pages as pages_
 from . import rehost, thrift
 from .gather import ChunkValues, gathered_tokens, hosted_tokens
 from .levels import NO_DOCUMENT, ByteArray, LastDocument, document_offsets, unusual_levels
 from .pages import PLAIN, NotSupported, Page, open_page, plan_pages, stored_body, unpacked_bound, usual_pages
-from .values import EncodedValues, OutOfRange, PlainValues, Wanted, read_dictionary
+from .values import EncodedValues, PlainValues, read_dictionary
 
 __all__ = [
     "OpenChunk",
@@ -675,22 +675,15 @@ def cast_tokens(block: TokenBlock, wanted: Wanted, chunk: ColumnChunk, first_row
     Raises:
         DataError: an id is out of range; nothing is ever wrapped.
     """
-    tokens = block.tokens
-    try:
-        wanted.check(tokens)
-    except OutOfRange:
-        raise _out_of_range(block, wanted, chunk, first_row) from None
-    return TokenBlock(narrowed(tokens, wanted.dtype), block.offsets)
-
-
-def _out_of_range(block: TokenBlock, wanted: Wanted, chunk: ColumnChunk, first_row: int) -> DataError:
     tokens, low, bound = block.tokens, wanted.low, wanted.bound
+    at = wanted.first_outside(tokens)
+    if at is None:
+        return TokenBlock(narrowed(tokens, wanted.dtype), block.offsets)
     assert bound is not None
-    at = int(np.flatnonzero((tokens < low) | (tokens >= bound))[0])
     row = first_row + int(np.searchsorted(block.offsets, at, side="right")) - 1
     if low or chunk.layout.values:
-        return chunk.error(
+        raise chunk.error(
             f"row {row} has the value {int(tokens[at])}, outside [{low}, {bound}), which its type and the file's "
             "statistics promise; the file is damaged, or was written wrongly"
         )
-    return out_of_range(chunk, row, int(block.tokens[at]), bound)
+    raise out_of_range(chunk, row, int(tokens[at]), bound)

@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 
 from ...blocks import TokenArray, as_arrow, from_arrow, narrowed, pooled
 from ..base import ColumnChunk
+from ..parts import Wanted
 from .hosted import HostedFile
 from .pages import DICTIONARY, PLAIN, NotSupported, Page
-from .values import Wanted, plain_values, unpack_indices, unpack_literals
+from .values import plain_values, unpack_indices, unpack_literals
 
 __all__ = ["ChunkValues", "gathered_tokens", "hosted_tokens"]
 

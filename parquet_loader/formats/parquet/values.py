@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
 from ...blocks import TokenArray, as_arrow, from_arrow, narrowed, pooled
 from ..base import RECOUNT, ColumnChunk
+from ..parts import OutOfRange, Wanted
 from . import thrift
 from .hosted import HostedFile
 from .levels import ByteArray
@@ -24,9 +22,7 @@ from .pages import (
 
 __all__ = [
     "EncodedValues",
-    "OutOfRange",
     "PlainValues",
-    "Wanted",
     "kept_bytes",
     "plain_values",
     "read_dictionary",
@@ -40,35 +36,6 @@ SCRATCH_BYTES = 4 << 20  # the most that a decoder keeps between chunks
 MAX_INDEX_RUNS = 16
 _PIECE_VALUES = 1 << 16  # that pyarrow decodes at a time where they are narrowed
 _LIKE_RUNS = 32  # that are looked at first for how many are equal; there may be a thousand
-
-
-class OutOfRange(Exception):
-    """An id may be out of range. Whether it is one of a document's, and where, only the stored values can tell."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What tokens are wanted as.
-
-    Attributes:
-        dtype: of the tokens.
-        bound: one past the largest id allowed, at most one past the largest value of `dtype`; None where nothing is
-            checked: what is stored fits.
-        low: the smallest value allowed.
-    """
-
-    dtype: np.dtype[Any]
-    bound: int | None
-    low: int = 0
-
-    def check(self, values: TokenArray) -> None:
-        """Raise `OutOfRange` where stored values do not all fit."""
-        if self.bound is None or not len(values):
-            return
-        # A negative id read as unsigned is larger than any bound, so one pass finds both kinds of wrong.
-        of_ids = values if self.low else values.view(f"u{values.itemsize}")
-        if int(of_ids.max()) >= self.bound or (self.low and int(values.min()) < self.low):
-            raise OutOfRange
 
 
 class PlainValues:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ...blocks import IntArray, TokenArray, TokenBlock, TokenPart, append_eos, narrowed
 from ...errors import DataError
 from ..base import ChunkSize, ColumnChunk, Numbers, chosen, smaller
+from ..parts import Wanted
 from .entries import GROUP_TOKENS, MOST_SEQUENCES, checksum_of, idx_of
 
 __all__ = [
@@ -310,15 +311,9 @@ def _held(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
 
 def _check(tokens: TokenArray, bound: int | None, chunk: ColumnChunk, begin: int) -> None:
     """Refuse ids outside ``[0, bound)``."""
-    if bound is None or not len(tokens):
-        return
-    # A negative one, read without a sign, is larger than all that its type holds.
-    unsigned = tokens.view(f"u{tokens.itemsize}")
-    least = min(bound, int(np.iinfo(tokens.dtype).max) + 1)  # that is refused
-    if least > np.iinfo(unsigned.dtype).max or unsigned.max() < least:
-        return
-    at = int((unsigned >= least).argmax())
-    raise chunk.error(
-        f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {bound}); check vocab_size, dtype, "
-        "raw_dtype and the tokenizer"
-    )
+    at = Wanted(dtype=tokens.dtype, bound=bound).first_outside(tokens)
+    if at is not None:
+        raise chunk.error(
+            f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {bound}); check vocab_size, dtype, "
+            "raw_dtype and the tokenizer"
+        )

@@ -13,11 +13,11 @@ from ...engine.config import EngineConfig
 from ...errors import StorageError
 from ...printable import printable
 from ...runs import MixtureRun, SetRun
-from ...sets import OpenSet
 from ...storage.atomic import write_atomically
 from ..describe import describe
-from ..inspect import Decodes, Inspection, inspect
+from ..inspect import Inspection, inspect
 from ..plan import plan
+from ..sample import Decodes
 from .ink import missing
 from .sections import Subject, head, sections
 
@@ -64,7 +64,7 @@ def report(
         subject = Subject(
             run=run,
             plan=plan(run, tokens=tokens, world_sizes=list(world_sizes) or None),
-            inspections={name: _inspected(opened.config, tokenizer) for name, opened in _sets(run).items()},
+            inspections={name: _inspected(opened.config, tokenizer) for name, opened in run.sets.items()},
             checkpoints=descriptions,
         )
         top, shown = head(subject), [*sections(subject)]
@@ -94,10 +94,6 @@ def write_report(path: str | os.PathLike[str], run: SetRun | MixtureRun, **how: 
         write_atomically(Path(path), text.encode())
     except OSError as error:
         raise StorageError(f"cannot write the report {os.fspath(path)}: {error.strerror}") from error
-
-
-def _sets(run: SetRun | MixtureRun) -> dict[str, OpenSet]:
-    return run.sets if isinstance(run, MixtureRun) else {"": run.set}
 
 
 def _inspected(config: EngineConfig, tokenizer: Decodes | None) -> Inspection:

@@ -9,14 +9,16 @@ from itertools import pairwise
 import numpy as np
 
 from ...order.mixture import BLOCK
-from ...order.progress import MixtureProgress, traced
+from ...order.progress import MixtureProgress
 from ...printable import printable
 from ...remarks import remarks
 from ...runs import MixtureRun, SetRun
 from ...sets import OpenSet
 from ..describe import CheckpointDescription
-from ..inspect import Inspection, LengthSample, Quantile, Sampled
-from ..plan import Moment, Plan, SourcePlan, StagePlan, WorldSizePlan
+from ..inspect import Inspection
+from ..plan import Moment, Plan, SourcePlan, StagePlan
+from ..ranks import WorldSizePlan
+from ..sample import LengthSample, Quantile, Sampled
 from . import charts
 from .ink import amount
 from .parts import Bar, Bars, Facts, Figure, Notes, Part, Section, Table, Text, Texts
@@ -50,7 +52,7 @@ class Subject:
     @property
     def sets(self) -> dict[str, OpenSet]:
         """The sources that are open, by name."""
-        return self.run.sets if isinstance(self.run, MixtureRun) else {"": self.run.set}
+        return self.run.sets
 
     @property
     def names(self) -> list[str]:
@@ -107,7 +109,7 @@ def sections(it: Subject) -> Iterator[Section]:
 
 
 def _of_sets(it: Subject) -> Section:
-    found = it.inspections
+    found, configs = it.inspections, {name: opened.config for name, opened in it.sets.items()}
     rows = [
         [
             name or each.column,
@@ -178,7 +180,7 @@ def _of_sets(it: Subject) -> Section:
                 note=note,
             ),
             Notes(
-                notes=_remarks(it),
+                notes=list(remarks(configs, it.run.options, it.ranks.world_size)),
                 none="No remarks: nothing costs this run time, memory or randomness that need not be.",
             ),
         ],
@@ -259,22 +261,6 @@ def _table_of_lengths(it: Subject) -> Iterator[Table]:
 
 def _quantile(it: Quantile, sample: LengthSample) -> str:
     return f"{it.tokens:,}" if sample.exact else f"{it.tokens:,} ({it.low:,} to {it.high:,})"
-
-
-def _remarks(it: Subject) -> list[tuple[str, str]]:
-    options = it.run.options
-    return [
-        (name, remark)
-        for name, opened in it.sets.items()
-        for remark in remarks(
-            opened.config,
-            seq_len=options.seq_len,
-            overlap=options.overlap,
-            world_size=it.ranks.world_size,
-            tail=options.tail,
-            mixed=bool(name),
-        )
-    ]
 
 
 # ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -392,15 +378,13 @@ def _course(it: Subject, run: MixtureRun) -> tuple[list[float], list[charts.Curv
     """The borders of stretches of a run, in tokens, and what the sources give in each."""
     end = run.advanced(it.plan.steps)
     assert isinstance(end, MixtureProgress)
-    rows = _stretches(it.plan.stages, end.row)
-    places = [traced(run.plan.lattice, end.lengths, end.stages, end.position_of(row)) for row in rows]
-    lanes = run.options.lanes
-    borders = [float(place.position * lanes) for place in places]
+    lattice = run.plan.lattice
+    places = [end.at_row(row, lattice) for row in _stretches(it.plan.stages, end.row)]
+    borders = [float(place.position * lattice.lanes) for place in places]
     targets = [_target(it.plan.stages, (low + high) / 2) for low, high in pairwise(borders)]
     curves = []
     for number, name in enumerate(it.names):
-        had = [int(np.sum(np.broadcast_to(place.had(name, run.plan.lattice, 0, lanes), lanes))) for place in places]
-        achieved = (np.diff(had) / np.diff(borders)).tolist()
+        achieved = (np.diff([place.consumed(name, lattice) for place in places]) / np.diff(borders)).tolist()
         target = [shares.get(name, 0.0) for shares in targets]
         curves.append(charts.Curve(name=name, number=number, target=target, achieved=achieved))
     return borders, curves

@@ -20,7 +20,7 @@ from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import decode
 from parquet_loader.formats.parquet.decode import cast_tokens, decode_chunk
-from parquet_loader.formats.parquet.values import Wanted
+from parquet_loader.formats.parts import Wanted
 from parquet_loader.index import build_index
 from parquet_loader.storage import open_storage
 
