@@ -25,7 +25,7 @@ from .base import (
     refuse_table,
     tells_of_growth,
 )
-from .growing import GROWING_NAME, GROWTH_NAMES
+from .growing import GROWTH_NAMES, MANIFEST_NAME
 
 __all__ = ["LocalStorage", "files_below", "local_error", "status_of"]
 
@@ -234,23 +234,28 @@ def _local_files(entry: Entry) -> Iterator[tuple[str, bool]]:
     elif entry.kind == "folder":
         yield from ((path, False) for path in files_below(entry.path))
     else:
-        parts = entry.path[len(entry.base) :].split("/")
-        while parts and parts[-1] == "**":
-            parts.pop()
-        seen, named = set(), []
-        for match in _matches(entry.base.rstrip("/"), parts):
-            is_folder = os.path.isdir(match or "/")
-            if not is_folder:
-                named.append(match)
-            for path in files_below(match) if is_folder else (match,):
-                if path not in seen:
-                    seen.add(path)
-                    yield path, not is_folder and not tells_of_growth(path)
-        for folder in folders_of(entry, named):
-            # One look for a folder, of which there may be many.
-            if folder == entry.base or os.path.exists(folder + GROWING_NAME):
-                beside = [folder + name for name in GROWTH_NAMES]
-                yield from ((path, False) for path in beside if path not in seen and os.path.exists(path))
+        found, named = _globbed(entry)
+        beside = (folder + name for folder in folders_of(entry, named) for name in GROWTH_NAMES)
+        found.update((path, False) for path in beside if path not in found and os.path.exists(path))
+        if any(path.endswith(f"/{MANIFEST_NAME}") for path in found):  # it may have come since, and files before it
+            found = _globbed(entry)[0] | found
+        yield from found.items()
+
+
+def _globbed(entry: Entry) -> tuple[dict[str, bool], list[str]]:
+    """The files that a glob leads to, each with whether it is data that it names itself; and all that it names."""
+    parts = entry.path[len(entry.base) :].split("/")
+    while parts and parts[-1] == "**":
+        parts.pop()
+    found: dict[str, bool] = {}
+    named = []
+    for match in _matches(entry.base.rstrip("/"), parts):
+        is_folder = os.path.isdir(match or "/")
+        if not is_folder:
+            named.append(match)
+        for path in files_below(match) if is_folder else (match,):
+            found.setdefault(path, not is_folder and not tells_of_growth(path))
+    return found, named
 
 
 _FolderIds = frozenset[tuple[int, int]]
