@@ -72,15 +72,18 @@ $(BENCH_VENV)/.installed: pyproject.toml Makefile
 	@touch $@
 
 # Pretokenization: 40 kills at random moments, with one worker process and with two. Loading: 60 kills on each of a disk
-# and an S3 server, on 1 to 8 ranks. Bit rot: thousands of damages of files, checkpoints and indexes.
-# To put what came out into docs/reliability.md: make soak LOADER_SOAK_FLAGS=--write-docs BIT_ROT_FLAGS=--write-docs
+# and an S3 server, on 1 to 8 ranks; and sets that grow, with kills of readers and writer in 50 runs on each. Bit rot:
+# thousands of damages of files, checkpoints and indexes. To put what came out into docs/reliability.md:
+# make soak LOADER_SOAK_FLAGS=--write-docs GROWING_SOAK_FLAGS=--write-docs BIT_ROT_FLAGS=--write-docs
 SOAK_FLAGS ?=
 LOADER_SOAK_FLAGS ?=
+GROWING_SOAK_FLAGS ?=
 BIT_ROT_FLAGS ?=
 soak: install
 	$(BIN)/python tools/soak/pretokenize_soak.py $(SOAK_FLAGS)
 	$(BIN)/python tools/soak/pretokenize_soak.py --seq-len 2048 $(SOAK_FLAGS)
 	$(BIN)/python tools/soak/soak.py $(LOADER_SOAK_FLAGS)
+	$(BIN)/python tools/soak/growing_soak.py $(GROWING_SOAK_FLAGS)
 	$(BIN)/python tools/soak/bit_rot.py $(BIT_ROT_FLAGS)
 
 bench: $(BENCH_VENV)/.installed

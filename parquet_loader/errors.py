@@ -22,6 +22,7 @@ Errors of pyarrow, fsspec and the operating system are translated once, where th
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 
 __all__ = [
     "CheckpointDamagedError",
@@ -130,6 +131,18 @@ def of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
     if isinstance(error, (ConfigError, DataError)):  # the texts of others are made of what they hold
         error = copy.copy(error)
     error.args = (told,)
+    return error
+
+
+def of_file_below(error: ParquetLoaderError, root: str, paths: Collection[str], more: str = "") -> ParquetLoaderError:
+    """An error that begins with one of some paths, which are relative to a folder, with the whole path and what more is
+    to be said; others as they are.
+    """
+    told = str(error)
+    if not isinstance(error, (ConfigError, DataError)) or not told.startswith(tuple(paths)):
+        return error
+    error = copy.copy(error)
+    error.args = (f"{root.rstrip('/')}/{told}{more}",)
     return error
 
 

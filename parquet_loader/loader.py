@@ -108,11 +108,13 @@ class ParquetLoader:
             With ``eos_id`` a mapping of each name to its value at EOS: ``{"labels": -100}``. No part of what
             makes a run the same: a state may be loaded with others, or without.
         follow: read a set while it is still being written, by `pretokenize` with ``publish="as-finished"`` or by
-            whoever only ever adds whole files in the order of their paths: batches wait until what they need is there.
+            whoever only ever adds whole files in the order of their paths: batches wait until what they need is there,
+            and the loader for the first file. The source is one folder or glob.
             Epoch 0 then takes row groups as they are stored, and ``window=None`` is about 4 million tokens. A state of
             such a run may be loaded without it once the set is complete. See docs/growing.md.
-        wait_seconds: how long a set that is followed is waited for without its growing, before that is an error: a
-            number of seconds, or ``"10m"``; with ``complete_after`` at least until that.
+        wait_seconds: how long a set that is followed is waited for without its growing, or its first file, before that
+            is an error: a number of seconds, or ``"10m"``; with ``complete_after``, of files that are there, at least
+            until that.
         complete_after: with ``follow``, after how long without growth a set of another writer counts as complete, as
             ``wait_seconds`` is given. None for never: then a manifest or a file ``_COMPLETE`` says so.
         strict: refuse to run where there are `remarks`.

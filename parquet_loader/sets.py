@@ -1,25 +1,34 @@
 """The sets of a loader: `Component`, one source of a mixture, and `OpenSet`, what its files turn out to be.
 
-source ──► storage ──► index ──► order ──► EngineConfig        and the identity that a state keeps of it
+source, options ──► what holds for it ──► storage ──► index ──► EngineConfig      and the identity that a state keeps
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from .blocks import IntArray
 from .checkpoint import ONLY, SetIdentity
+from .checks import (
+    check_arrived,
+    check_filled,
+    check_ids,
+    check_not_empty,
+    check_raw_dtype,
+    check_rows,
+    with_aligned,
+)
 from .engine.config import EngineConfig, group_elements
-from .engine.planes import Plane, common_dtype, holds
+from .engine.planes import held_dtype, plane_of
 from .engine.processes import check_storage
 from .engine.rows import MOST_ROW_TOKENS, RowLayout
-from .errors import ConfigError, DataError
-from .formats.base import CODEC_NAMES, ColumnLayout
+from .errors import ConfigError
+from .formats.base import CODEC_NAMES
 from .formats.known import format_named
 from .index.build import NoAlignedColumnError, index_storage, raw_dtype_of
 from .index.follow import Follower, Patience
@@ -53,7 +62,6 @@ _REMOTE_REQUESTS = 16  # a request takes tens of milliseconds, whatever the netw
 # What `window=None` aims at: a window of a set alone, and of each source of a mixture, all of which are held together.
 _ALONE_TOKENS = 64_000_000
 _MIXED_TOKENS = 16_000_000
-_FILES_OF_FILLS = 8  # that are looked at, for columns that a fill would hide
 WITHOUT_FOLLOW = (
     "complete_after={!r} tells when a set that is followed counts as complete: give follow=True too, or leave it out"
 )
@@ -269,6 +277,38 @@ class OpenSet:
         return not self.differences(found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Asked:
+    """What holds for one source: what it says itself, and for the rest what the loader says.
+
+    Attributes:
+        eos_id, pad_id: None where its packing has none.
+        packs_rows: whether its rows are packed already.
+        is_raw: whether `raw_dtype` says that it is raw; of a mixture, the loader's is for those sources that are.
+        aligned: its aligned columns, each with its value at EOS.
+        fills: what goes in the place of others.
+        unasked: names of fills that nothing asks for.
+        patience: of a set that is followed; None for one that is not.
+    """
+
+    source: Source
+    storage_options: Mapping[str, Any] | None
+    format: str | None
+    raw_dtype: np.dtype[np.integer] | None
+    is_raw: bool
+    index: IndexLike | None
+    column: str | None
+    aligned: dict[str, float | None]
+    fills: dict[str, float | str]
+    unasked: list[str]
+    eos_id: int | None
+    packs_rows: bool
+    pad_id: int | None
+    window: int | None
+    max_epochs: int | None
+    patience: Patience | None
+
+
 def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool) -> OpenSet:
     """Look at a set.
 
@@ -281,15 +321,86 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         ConfigError, StorageError, DataError: as `ParquetLoader`.
     """
     part = source if isinstance(source, Component) else Component(source, index=None if mixed else options.index)
-    column = part.column if part.column is not None else options.column
+    asked = _asked(part, options, mixed=mixed)
+    storage = open_storage(
+        asked.source,
+        asked.storage_options,
+        retry_seconds=options.retry_seconds,
+        kind=asked.format,
+        may_come=asked.patience is not None,
+    )
+    if options.processes:
+        check_storage(storage, options.processes)
+    read = _IndexReader(
+        column=asked.column,
+        cache_dir=options.cache_dir,
+        budget_bytes=options.budget_bytes,
+        format=asked.format,
+        raw_dtype=asked.raw_dtype,
+        aligned=tuple(asked.aligned),
+    )
+    growth = None
+    if asked.patience is not None:
+        follower = Follower(storage, asked.format, read, asked.patience)
+        index, complete = follower.known
+        growth = None if complete else follower
+    elif asked.index is not None:
+        index, storage = _saved(asked.index, storage, asked)
+    else:
+        index = _read(read, storage, asked)
+    _check(index, storage, asked, options)
+    config = _config(index, storage, asked, options, mixed=mixed, growth=growth)
+    if growth is not None:
+        read.first = config
+    return OpenSet(config=config, window_given=asked.window is not None, max_epochs=asked.max_epochs)
+
+
+def _asked(part: Component, options: LoaderOptions, *, mixed: bool) -> _Asked:
+    """What holds for a source.
+
+    Raises:
+        ConfigError: values that do not go together.
+    """
+    eos_id, packs_rows, pad_id = _packing(part, options, mixed=mixed)
+    storage_options = part.storage_options
+    if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
+        storage_options = options.storage_options
+    raw_dtype = raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype)
+    aligned, fills = _aligned_of(part, options)
+    return _Asked(
+        source=part.source,
+        storage_options=storage_options,
+        format=part.format if part.format is not None else options.format,
+        raw_dtype=raw_dtype,
+        is_raw=raw_dtype is not None and (part.raw_dtype is not None or not mixed),
+        index=part.index,
+        column=part.column if part.column is not None else options.column,
+        aligned=aligned,
+        fills=fills,
+        unasked=sorted(set(part.fill or ()) - set(aligned_columns(options.aligned))),
+        eos_id=eos_id,
+        packs_rows=packs_rows,
+        pad_id=pad_id,
+        window=part.window if part.window is not None else options.window,
+        max_epochs=part.max_epochs,
+        patience=_patience(part, options, mixed=mixed),
+    )
+
+
+def _packing(part: Component, options: LoaderOptions, *, mixed: bool) -> tuple[int | None, bool, int | None]:
+    """What ends its documents, whether its rows are packed already, and what fills up those that are short."""
     eos_id = options.eos_id if part.eos_id == "loader" else part.eos_id
-    packing = part.packing if part.packing is not None else options.packing
     pad_id = part.pad_id if part.pad_id is not None else options.pad_id
-    if packing == "rows":
+    packs_rows = (part.packing if part.packing is not None else options.packing) == "rows"
+    if packs_rows:
         if eos_id is not None and (part.eos_id != "loader" or part.packing is None):
             raise ConfigError(
                 f"eos_id={eos_id} would be appended to documents, and packing='rows' leaves rows as they are stored, "
                 "with the EOS that they hold; leave eos_id out (in a mixture a Component may have its own packing)"
+            )
+        if options.seq_len >= MOST_ROW_TOKENS:
+            raise ConfigError(
+                f"packing='rows' takes rows of fewer than {MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
             )
         eos_id = None
     elif pad_id is not None and (part.pad_id is not None or not mixed):
@@ -300,146 +411,129 @@ def open_set(source: Source | Component, options: LoaderOptions, *, mixed: bool)
         padding_id(pad_id, options.bound)
     if eos_id is not None and eos_id >= options.bound:
         raise ConfigError(f"eos_id must be an integer in [0, {options.bound - 1}], not {eos_id!r}")
-    dtype, processes = np.dtype(options.dtype), options.processes
-    threads = processes or options.threads or 0
-    assert processes is not None
-    storage_options = part.storage_options
-    if storage_options is None and not (mixed and is_local(part.source)):  # a disk has none, and buckets beside it may
-        storage_options = options.storage_options
-    kind = part.format if part.format is not None else options.format
-    storage = open_storage(part.source, storage_options, retry_seconds=options.retry_seconds, kind=kind)
-    if processes:
-        check_storage(storage, processes)
-    aligned, fills = _aligned_of(part, options)
-    raw_dtype = raw_dtype_of(part.raw_dtype if part.raw_dtype is not None else options.raw_dtype)
-    follow = options.follow if part.follow is None else part.follow
-    growth, complete = None, True
-    read = _IndexReader(
-        column=column,
-        cache_dir=options.cache_dir,
-        budget_bytes=options.budget_bytes,
-        format=kind,
-        raw_dtype=raw_dtype,
-        aligned=tuple(aligned),
+    return eos_id, packs_rows, pad_id
+
+
+def _patience(part: Component, options: LoaderOptions, *, mixed: bool) -> Patience | None:
+    """How long the set is waited for, if it is followed."""
+    complete_after = options.complete_after if part.complete_after is None else part.complete_after
+    if not (options.follow if part.follow is None else part.follow):
+        # In a mixture, the loader's is for those sources that are followed.
+        if complete_after is not None and (part.complete_after is not None or not mixed):
+            raise ConfigError(WITHOUT_FOLLOW.format(complete_after))
+        return None
+    if part.index is not None:
+        raise ConfigError("follow=True looks at the files as they come, and index= is of those of an earlier time")
+    return Patience(
+        wait_seconds=seconds_of("wait_seconds", options.wait_seconds),
+        complete_after=None if complete_after is None else seconds_of("complete_after", complete_after),
     )
-    if not follow and (part.complete_after is not None or (not mixed and options.complete_after is not None)):
+
+
+def _read(read: _IndexReader, storage: Storage, asked: _Asked) -> DatasetIndex:
+    """The index of a set that is complete."""
+    try:
+        return read(storage, None, None)
+    except NoAlignedColumnError as error:
+        if not asked.unasked:
+            raise
+        raise ConfigError(f"{error}; its fill has {asked.unasked}, which nothing asks for") from error
+
+
+def _saved(index: IndexLike, storage: Storage, asked: _Asked) -> tuple[DatasetIndex, PinnedStorage]:
+    """An index that was given, and the storage with its files as they are here."""
+    saved = None
+    if not isinstance(index, DatasetIndex):
+        saved = os.fspath(index)
+        index = DatasetIndex.load(index)
+    if asked.format is not None and asked.format != index.format:
         raise ConfigError(
-            WITHOUT_FOLLOW.format(options.complete_after if part.complete_after is None else part.complete_after)
+            f"format={asked.format!r}, and the index is of {index.format} files; build it of those that are meant"
         )
-    if follow:
-        if part.index is not None:
-            raise ConfigError("follow=True looks at the files as they come, and index= is of those of an earlier time")
-        complete_after = options.complete_after if part.complete_after is None else part.complete_after
-        patience = Patience(
-            wait_seconds=seconds_of("wait_seconds", options.wait_seconds),
-            complete_after=None if complete_after is None else seconds_of("complete_after", complete_after),
+    index = with_aligned(index, tuple(asked.aligned))
+    return index, PinnedStorage(storage, index, format_named(index.format), saved)
+
+
+def _check(index: DatasetIndex, storage: Storage, asked: _Asked, options: LoaderOptions) -> None:
+    """Refuse a set that is not what is asked for."""
+    if asked.raw_dtype is not None and (asked.is_raw or index.format == "raw"):
+        check_raw_dtype(index, asked.raw_dtype)
+    if asked.fills and index.format != "raw":
+        check_filled(index, storage, tuple(asked.fills))
+    if asked.column is not None and index.column != asked.column:
+        raise ConfigError(f"the index is of column {index.column!r} and not {asked.column!r}; build it for that column")
+    check_ids(index, options.bound)
+    index.check_eos(asked.eos_id)
+    if asked.packs_rows and index.is_stream:
+        raise ConfigError(
+            "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
         )
-        growth = Follower(storage, kind, read, patience)
-        index, complete = growth.known
-    elif part.index is None:
-        try:
-            index = read(storage, None, None)
-        except NoAlignedColumnError as error:
-            unasked = sorted(set(part.fill or ()) - set(aligned_columns(options.aligned)))
-            if not unasked:
-                raise
-            raise ConfigError(f"{error}; its fill has {unasked}, which nothing asks for") from error
-    else:
-        saved = None
-        index = part.index  # type: ignore[assignment]  # a path is loaded on the next line
-        if not isinstance(index, DatasetIndex):
-            saved = os.fspath(index)
-            index = DatasetIndex.load(index)
-        if kind is not None and kind != index.format:
-            raise ConfigError(
-                f"format={kind!r}, and the index is of {index.format} files; build it of those that are meant"
-            )
-        index = _with_aligned(index, tuple(aligned))
-        storage = PinnedStorage(storage, index, format_named(index.format), saved)
-    # The loader's own is for those sources of a mixture that are raw.
-    if raw_dtype is not None and (part.raw_dtype is not None or not mixed or index.format == "raw"):
-        _check_raw_dtype(index, raw_dtype)
-    if fills and index.format != "raw":
-        _check_filled(index, storage, tuple(fills))
-    if column is not None and index.column != column:
-        raise ConfigError(f"the index is of column {index.column!r} and not {column!r}; build it for that column")
-    _check_ids(index, options.bound)
-    index.check_eos(eos_id)
-    threads = threads or _worthwhile_threads(index)
+    check_not_empty(index, appends_eos=index.takes_eos(asked.eos_id), shown=storage.identity.replace("\n", ", "))
+
+
+def _config(
+    index: DatasetIndex,
+    storage: Storage,
+    asked: _Asked,
+    options: LoaderOptions,
+    *,
+    mixed: bool,
+    growth: Follower | None,
+) -> EngineConfig:
+    """What an engine needs of a set."""
+    follows = asked.patience is not None
+    dtype, appends_eos = np.dtype(options.dtype), index.takes_eos(asked.eos_id)
+    added_id = asked.eos_id if asked.pad_id is None else asked.pad_id
+    held = held_dtype(index, dtype, options.bound, added_id, by_statistics=not follows)
     rows = None
-    held_dtype = _held_dtype(
-        index, dtype, options.bound, eos_id if pad_id is None else pad_id, by_statistics=not follow
+    if asked.packs_rows:
+        rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=asked.pad_id, ids=held)
+        check_rows(index, rows)
+    elements = group_elements(index, appends_eos=appends_eos, rows=rows)
+    order = Order(
+        group_tokens=elements,
+        lanes=options.lanes,
+        window=asked.window or _window(index, elements if rows is None else elements * rows.width, follows, mixed),
+        seed=options.seed,
+        shuffle=options.shuffle,
+        row_tokens=0 if rows is None else rows.seq_len,
+        stored_first=follows,
     )
-    appends_eos = eos_id is not None and not index.is_stream
-    if packing == "rows":
-        if index.is_stream:
-            raise ConfigError(
-                "packing='rows' needs rows that are told apart, and this set is a stream of ids; pack it by tokens"
-            )
-        if options.seq_len >= MOST_ROW_TOKENS:
-            raise ConfigError(
-                f"packing='rows' takes rows of fewer than {MOST_ROW_TOKENS:,} ids, not {options.seq_len:,}"
-            )
-        rows = RowLayout(seq_len=options.seq_len, overlap=options.overlap, pad_id=pad_id, ids=held_dtype)
-        _check_rows(index, rows)
-    group_tokens = group_elements(index, appends_eos=appends_eos, rows=rows)
-    planes = [
-        _plane(each, aligned[each.column], appends_eos=appends_eos, by_statistics=not follow) for each in index.aligned
-    ]
-    total = int(group_tokens.sum()) * (1 if rows is None else rows.width)
-    if not total or (not appends_eos and not index.tokens.any()):
-        shown = storage.identity.replace("\n", ", ")
-        documents = int(index.rows.sum())
-        why = f"all of its {documents:,} documents are" if documents else f"its {len(index.files):,} files are"
-        raise ConfigError(f"{shown} holds no token: {why} empty")
-    window = part.window if part.window is not None else options.window
-    chosen = window
-    if chosen is None:
-        wanted = _MIXED_TOKENS if mixed else _ALONE_TOKENS
-        groups = len(index)
-        if follow:  # by what it begins with alone: every loader of the set is to choose the same, and soon
-            wanted = _FOLLOWED_TOKENS
-            with_tokens = int(index.file[int((group_tokens > 0).argmax())])
-            groups = index.groups_of(with_tokens).stop
-        held = int(group_tokens[:groups].sum()) * (1 if rows is None else rows.width)
-        chosen = max(1, round(wanted * groups / held))
     first, last = lane_range(options.rank, options.world_size, options.lanes)
-    opened = OpenSet(
-        config=EngineConfig(
-            index=index,
-            format=format_named(index.format),
-            storage=storage,
-            order=Order(
-                group_tokens=group_tokens,
-                lanes=options.lanes,
-                window=chosen,
-                seed=options.seed,
-                shuffle=options.shuffle,
-                row_tokens=0 if rows is None else rows.seq_len,
-                stored_first=follow,
-            ),
-            first=first,
-            last=last,
-            dtype=dtype,
-            held_dtype=held_dtype,
-            bound=min(options.bound, int(np.iinfo(held_dtype).max) + 1),
-            eos_id=eos_id,
-            threads=threads,
-            requests=options.requests or (_REMOTE_REQUESTS if storage.is_remote else threads),
-            budget_bytes=options.budget_bytes,
-            processes=processes,
-            epochs=options.epochs,
-            aligned=tuple(replace(plane, rows=_rows_of(plane, rows)) for plane in planes),
-            fills=fills,
-            rows=rows,
-            growth=None if complete else growth,
+    threads = options.processes or options.threads or _worthwhile_threads(index)
+    return EngineConfig(
+        index=index,
+        format=format_named(index.format),
+        storage=storage,
+        order=order,
+        first=first,
+        last=last,
+        dtype=dtype,
+        held_dtype=held,
+        bound=min(options.bound, int(np.iinfo(held).max) + 1),
+        eos_id=asked.eos_id,
+        threads=threads,
+        requests=options.requests or (_REMOTE_REQUESTS if storage.is_remote else threads),
+        budget_bytes=options.budget_bytes,
+        processes=options.processes or 0,
+        epochs=options.epochs,
+        aligned=tuple(
+            plane_of(each, asked.aligned[each.column], appends_eos=appends_eos, by_statistics=not follows, rows=rows)
+            for each in index.aligned
         ),
-        window_given=window is not None,
-        max_epochs=part.max_epochs,
+        fills=asked.fills,
+        rows=rows,
+        growth=growth,
     )
-    if not complete:
-        read.first = opened.config
-    return opened
+
+
+def _window(index: DatasetIndex, tokens: IntArray, follows: bool, mixed: bool) -> int:
+    """As many row groups as hold about as many tokens as a window is to have."""
+    wanted, groups = _MIXED_TOKENS if mixed else _ALONE_TOKENS, len(index)
+    if follows:  # by what it begins with alone: every loader of the set is to choose the same, and soon
+        wanted = _FOLLOWED_TOKENS
+        groups = index.groups_of(int(index.file[int((tokens > 0).argmax())])).stop
+    return max(1, round(wanted * groups / int(tokens[:groups].sum())))
 
 
 class _IndexReader:
@@ -462,62 +556,13 @@ class _IndexReader:
         given = {**self._options, "column": before.column, "format": before.format}
         index = index_storage(storage, listed=files, **given)
         if self.first is not None:
-            _check_arrived(index, self.first)
+            check_arrived(index, self.first)
         return index
-
-
-def _check_arrived(index: DatasetIndex, first: EngineConfig) -> None:
-    """Refuse files that have come to a set and are not like those that it began with, as a loader would at its start.
-
-    Raises:
-        ConfigError, DataError: names what is not.
-    """
-    _check_ids(index, first.bound)
-    if first.rows is not None:
-        _check_rows(index, first.rows)
-    for each, plane in zip(index.aligned, first.aligned, strict=True):
-        for place, layout in enumerate(each.layouts):
-            if _holds_values(layout) and layout.value_dtype != plane.dtype:
-                file = index.files[int((each.file_layout == place).argmax())].path
-                raise ConfigError(
-                    f"{file} has {layout.value_dtype} in the aligned column {plane.column!r}, and the files before it "
-                    f"have {plane.dtype}: write it with the same type, or make it another source of a mixture"
-                )
-
-
-def _holds_values(layout: ColumnLayout) -> bool:
-    return bool(layout.max_definition_level or layout.kind)
 
 
 def _packed(count: int, rows: RowLayout) -> dict[str, Any]:
     """What an identity has of a set that is packed by rows."""
     return {"packing": "rows", "rows": count, "seq_len": rows.seq_len, "overlap": rows.overlap}
-
-
-def _check_rows(index: DatasetIndex, rows: RowLayout) -> None:
-    """Refuse row groups of which the footers show that some rows are too long, or too short without a pad_id."""
-    room = index.rows * rows.width
-    wrong = (index.tokens > room) if rows.pad_id is not None else (index.tokens != room)
-    if not wrong.any():
-        return
-    chunk = index.chunk(int(wrong.argmax()))
-    lengths = f"rows of {rows.width:,} (seq_len {rows.seq_len:,}{' and overlap 1' if rows.overlap else ''})"
-    if chunk.tokens < chunk.rows * rows.width:
-        cure = "give a pad_id to have shorter rows filled up"
-    else:
-        cure = "give the seq_len and overlap that the rows were packed for"
-    others = f"; {int(wrong.sum()) - 1:,} more row groups are like that" if wrong.sum() > 1 else ""
-    raise chunk.error(
-        f"holds {chunk.tokens:,} ids in {chunk.rows:,} rows, and packing='rows' takes {lengths}: {cure}, or pack by "
-        f"tokens{others}"
-    )
-
-
-def _rows_of(plane: Plane, rows: RowLayout | None) -> RowLayout | None:
-    """What the rows of an aligned column are, which has 0 in padding."""
-    if rows is None:
-        return None
-    return replace(rows, ids=plane.held_dtype, pad_id=None if rows.pad_id is None else 0)
 
 
 def _aligned_of(part: Component, options: LoaderOptions) -> tuple[dict[str, float | None], dict[str, float | str]]:
@@ -537,124 +582,8 @@ def _aligned_of(part: Component, options: LoaderOptions) -> tuple[dict[str, floa
     return {name: value for name, value in at_eos.items() if name not in fills}, fills
 
 
-def _check_filled(index: DatasetIndex, storage: Storage, names: tuple[str, ...]) -> None:
-    """Refuse what would go in the place of columns that are there, by some of the files: an index tells nothing of
-    columns that nobody asked for, and to read all footers again would take too long.
-    """
-    reader = format_named(index.format).reader(storage, index.files, None)
-    places = np.unique(np.linspace(0, len(index.files) - 1, _FILES_OF_FILLS).astype(int))
-    files = [index.files[place] for place in places]
-    with ThreadPoolExecutor(len(files), thread_name_prefix="parquet-fills") as pool:
-        entries = list(pool.map(lambda file: reader.read(file, index.column, None, names), files))
-    for file, entry in zip(files, entries, strict=True):
-        for name in names:
-            if name in entry.columns:
-                raise ConfigError(
-                    f"fill has {name!r}, and {file.path} has that column, whose values would be lost: leave it out of "
-                    "fill, or write the files without it"
-                )
-
-
-def _with_aligned(index: DatasetIndex, names: tuple[str, ...]) -> DatasetIndex:
-    """An index that was given, with the aligned columns that are asked for and no others."""
-    there = {each.column: each for each in index.aligned}
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise ConfigError(
-            f"the index has no aligned column {missing[0]!r}: build it with build_index(source, "
-            f"column={index.column!r}, aligned={list(names)!r})"
-        )
-    return index if tuple(there) == names else replace(index, aligned=tuple(there[name] for name in names))
-
-
-def _plane(index: DatasetIndex, at_eos: float | None, *, appends_eos: bool, by_statistics: bool = True) -> Plane:
-    """What an engine needs to know of an aligned column: integers are held as narrow as the statistics promise, where
-    they are of all files.
-    """
-    name = index.column
-    holding = [layout.value_dtype for layout in index.layouts if _holds_values(layout)]
-    dtype = common_dtype(name, holding or [np.dtype(np.int64)])
-    if appends_eos and at_eos is None:
-        raise ConfigError(
-            f"EOS are appended to documents, where the aligned column {name!r} has no value: give it one, such as "
-            f"aligned={{{name!r}: -100}} for labels, or 0 for a mask"
-        )
-    if appends_eos and at_eos is not None and not holds(dtype, at_eos):
-        raise ConfigError(f"aligned={{{name!r}: {at_eos!r}}} is no value of the column, which is {dtype}")
-    held = dtype
-    bound = None
-    low = 0
-    if dtype.kind in "iu":
-        some = index.tokens > 0
-        known = index.min_id[some] <= index.max_id[some]
-        if by_statistics and known.all() and some.any():
-            ends = [int(index.min_id[some].min()), int(index.max_id[some].max())]
-            ends += [int(at_eos)] if appends_eos and at_eos is not None else []
-            for narrow in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)):
-                if narrow.itemsize < held.itemsize and all(holds(narrow, end) for end in ends):
-                    held = narrow
-        low, bound = int(np.iinfo(held).min), int(np.iinfo(held).max) + 1
-    return Plane(
-        column=name,
-        dtype=dtype,
-        held_dtype=held,
-        low=low,
-        bound=bound,
-        eos=at_eos if appends_eos else None,
-        appends_eos=appends_eos,
-    )
-
-
 def _worthwhile_threads(index: DatasetIndex) -> int:
     """Several only where decompression, which needs no Python, is most of the work: of zstd, gzip, brotli."""
     file_format = format_named(index.format)
     slow = np.array([file_format.slow_to_unpack(codec) for codec in CODEC_NAMES])[index.codec]
     return spare_cores() if 2 * int(index.length[slow].sum()) > int(index.length.sum()) else 1
-
-
-def _check_raw_dtype(index: DatasetIndex, raw_dtype: np.dtype[np.integer]) -> None:
-    """Refuse a type of raw ids that the set has no use for, or another than it has."""
-    if index.format != "raw":
-        raise ConfigError(f"raw_dtype={raw_dtype.name!r} is for raw files, and these are {index.format}: leave it out")
-    stored = {layout.dtype.name for layout in index.layouts}
-    if stored - {raw_dtype.name}:
-        raise ConfigError(
-            f"raw_dtype={raw_dtype.name!r}, and the index is of ids stored as {', '.join(sorted(stored))}"
-        )
-
-
-def _held_dtype(
-    index: DatasetIndex,
-    dtype: np.dtype[np.integer],
-    bound: int,
-    added_id: int | None,
-    *,
-    by_statistics: bool = True,
-) -> np.dtype[np.integer]:
-    """Two bytes a token where vocab_size, the stored type or the footers' statistics promise that they do; decoding
-    checks it. Statistics promise nothing of files that are yet to come.
-    """
-    narrow = np.dtype(np.uint16)
-    room = np.iinfo(narrow).max + 1
-    known = (index.max_id >= 0) | (index.tokens == 0)
-    fits = bound <= room or (by_statistics and bool((known & (index.max_id < room)).all()))
-    fits = fits or all(np.iinfo(layout.dtype).max < room for layout in index.layouts)
-    return narrow if fits and dtype.itemsize > narrow.itemsize and (added_id or 0) < room else dtype
-
-
-def _check_ids(index: DatasetIndex, bound: int) -> None:
-    """Refuse ids that the footers' statistics show to be out of range, before a byte of data is read."""
-    wrong = np.flatnonzero((index.max_id >= bound) | (index.min_id < 0))
-    if not len(wrong):
-        return
-    group = int(wrong[0])
-    chunk = index.chunk(group)
-    number = int(index.min_id[group]) if index.min_id[group] < 0 else int(index.max_id[group])
-    others = f", and {len(wrong) - 1:,} more row groups have such" if len(wrong) > 1 else ""
-    raise DataError(
-        f"has token id {number} by its statistics, outside [0, {bound}){others}; check vocab_size, dtype and the "
-        "tokenizer that wrote the files",
-        path=chunk.path,
-        row_group=chunk.row_group,
-        column=index.column,
-    )

@@ -13,7 +13,13 @@ import torch.distributed
 import torch.multiprocessing
 
 # Imported once, by the server; none of them starts a thread.
-PRELOADED = ["pytest", "torch.distributed.checkpoint", "torch.distributed.device_mesh", "parquet_loader.trainers"]
+PRELOADED = [
+    "pytest",
+    "torch.distributed.checkpoint",
+    "torch.distributed.device_mesh",
+    "parquet_loader.trainers",
+    "parquet_loader.pretokenize.cli",
+]
 multiprocessing.set_forkserver_preload(PRELOADED)
 
 

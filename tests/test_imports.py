@@ -35,6 +35,7 @@ ORDER = [
     "documents",
     "batch",
     "remarks",
+    "checks",
     "sets",
     "runs",
     "runfile",

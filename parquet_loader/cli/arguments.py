@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import textwrap
@@ -144,6 +145,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         ("--tail", str, "how it ends then: pad or drop (pad)"),
         ("--skip-batches", count, "the run began after so many (0)"),
         ("--budget-bytes", positive, "the most that a rank's loader may hold (2 GiB)"),
+        ("--complete-after", seconds, "with --follow: the set is complete when it has not grown for so long, as 6h"),
+        ("--wait-seconds", seconds, "with --follow: how long the command waits for what is not there yet (0)"),
         ("--index", str, "a saved index, in place of reading footers"),
         ("--format", str, "of the files: parquet, arrow or raw, where their names do not tell"),
         ("--raw-dtype", str, "the type of ids in raw files that do not tell it, such as uint16"),
@@ -168,10 +171,18 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def seconds(text: str) -> float | str:
+    """Seconds, or text such as 6h, which `LoaderOptions` reads."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def run_of(
     given: argparse.Namespace, state: Mapping[str, Any] | None = None, *, as_a_loader: bool = False
 ) -> tuple[Sources, LoaderOptions]:
-    """The source and options of a run.
+    """The source and options of a run, as a command opens it: it waits only as long as it is told to.
 
     Args:
         given: what a parser with `add_run` has read.
@@ -202,7 +213,8 @@ def run_of(
         if name not in options:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{name} is missing: give {flag}, or a TOML file with --run that has it")
-    return source, LoaderOptions(**options)
+    # The file's patience is a trainer's, for hours maybe.
+    return source, dataclasses.replace(LoaderOptions(**options), wait_seconds=given.wait_seconds or 0)
 
 
 def _sources(given: list[str]) -> Sources | None:

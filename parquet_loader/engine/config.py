@@ -111,7 +111,7 @@ class EngineConfig:
     @property
     def appends_eos(self) -> bool:
         """Whether an EOS is put in after each document; in a stream, `eos_id` is what ends them."""
-        return self.eos_id is not None and not self.index.is_stream
+        return self.index.takes_eos(self.eos_id)
 
 
 def group_elements(index: DatasetIndex, *, appends_eos: bool, rows: RowLayout | None) -> IntArray:

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import (
     ConfigError,
@@ -28,12 +28,14 @@ from ..errors import (
     GrowthTimeoutError,
     LoaderClosedError,
     LoaderInUseError,
+    ParquetLoaderError,
     PathNotFoundError,
     WriterFailedError,
+    of_file_below,
 )
 from ..interrupts import Turn
 from ..storage.base import FileInfo, Storage
-from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, MANIFEST_NAME, Growing
+from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, GROWTH_NAMES, MANIFEST_NAME, Growing
 from ..storage.local import LocalStorage
 from ..storage.remote import FsspecStorage
 from .index import DatasetIndex
@@ -71,20 +73,24 @@ class _Seen:
         files: of the set, by path.
         newest: when the last of them was written, in seconds since 1970; None where the storage does not tell.
         marker: of a writer; None where there is none.
+        is_written: whether a marker says that the set is still being written, or one below it is.
         told_complete: whether a file says that the set is complete.
+        absent: why there are no files; empty where there are.
     """
 
     files: list[FileInfo]
-    newest: float | None
-    marker: Growing | None
-    told_complete: bool
+    newest: float | None = None
+    marker: Growing | None = None
+    is_written: bool = False
+    told_complete: bool = False
+    absent: str = ""
 
 
 class Follower:
     """Looks at a set that may still grow, and waits for more of it. Any thread may.
 
     Args:
-        storage: a folder's.
+        storage: of a folder, or of a glob, whose root is the folder in which files tell whether it still grows.
         kind: of its files, see `storage.kinds`; None for that which is there.
         read: makes the index of files.
         patience: how long is waited.
@@ -95,7 +101,7 @@ class Follower:
 
     Raises:
         ConfigError: what cannot be followed.
-        PathNotFoundError: there is nothing, and nobody says that there will be.
+        PathNotFoundError: there is nothing, and somebody says that this is all.
         WriterFailedError, GrowthTimeoutError: no token came.
         StorageError, DataError: as `build_index`.
     """
@@ -107,9 +113,9 @@ class Follower:
     known: tuple[DatasetIndex, bool]
 
     def __init__(self, storage: object, kind: str | None, read: ReadIndex, patience: Patience) -> None:
-        if not isinstance(storage, (LocalStorage, FsspecStorage)) or not storage.is_folder:
+        if not isinstance(storage, (LocalStorage, FsspecStorage)) or not storage.can_grow:
             raise ConfigError(
-                "follow=True is for one folder, to which files are added: give its path or URL, and no glob, file, "
+                "follow=True is for one folder or glob, to which files are added: give its path or URL, and no file, "
                 "list or storage of your own"
             )
         self._storage = storage
@@ -120,9 +126,8 @@ class Follower:
         self._renew()
         self._index: DatasetIndex | None = None
         self._files: list[FileInfo] = []  # of which it is
-        self._marker: Growing | None = None
-        self._newest: float | None = None  # see `_Seen`
-        self._told = False
+        self._seen = _Seen([])
+        self._told = False  # whether it is said that it is waited for
         self.until(lambda: self._index is not None and (self._index.total_tokens > 0 or self.known[1]))
 
     def _renew(self) -> None:
@@ -162,17 +167,16 @@ class Follower:
         if (self._index is not None and self.known[1]) or time.monotonic() - self._looked < self.seconds:
             return False
         try:
-            seen = self._seen(stop)
+            self._seen = seen = self._what_is_there(stop)
         finally:
             self._looked = time.monotonic()
-        marker = self._marker = seen.marker
-        self._newest = seen.newest
-        if marker is not None and marker.updated != self._beat[0]:
-            self._beat = (marker.updated, self._looked)
+        if seen.marker is not None and seen.marker.updated != self._beat[0]:
+            self._beat = (seen.marker.updated, self._looked)
         is_first = not hasattr(self, "known")
         if self._grow(seen, stop):
             self._grown = self._looked
             self._has_come = not is_first
+            self._told &= not is_first  # that was about the first file
         if self._index is None:
             return False
         complete = seen.told_complete or self._is_over()
@@ -182,7 +186,7 @@ class Follower:
             self.known = self._index, complete
         return has_news
 
-    def _seen(self, stop: threading.Event | None) -> _Seen:
+    def _what_is_there(self, stop: threading.Event | None) -> _Seen:
         """What is there; of files, those before which no other can come any more."""
         first = self._list(stop)
         if not first.told_complete and (not first.files or first.files == self._files):
@@ -191,35 +195,43 @@ class Follower:
         if first.told_complete:
             return second
         last = first.files[-1].path
-        files = [file for file in second.files if file.path <= last]
-        return _Seen(files, second.newest, second.marker, told_complete=False)
+        return replace(second, files=[file for file in second.files if file.path <= last], told_complete=False)
 
     def _list(self, stop: threading.Event | None) -> _Seen:
         storage = self._storage
-        listing, base = storage.find_beside((GROWING_NAME, MANIFEST_NAME, *COMPLETE_NAMES), stop)
+        try:
+            listing, base = storage.find_beside(GROWTH_NAMES, stop)
+        except PathNotFoundError as error:
+            if self._index is not None:
+                raise
+            return _Seen([], absent=str(error))
         beside = {found.path[len(base) :]: found for each in listing.found for found in each}
-        marker = None
+        marker, is_written, absent = None, bool(listing.growing()), ""
         if GROWING_NAME in beside:
             found = beside[GROWING_NAME]
             marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
-        told = MANIFEST_NAME in beside or (marker is None and any(name in beside for name in COMPLETE_NAMES))
+            if marker is None:
+                return self._list(stop)
+        told = MANIFEST_NAME in beside or (not is_written and any(name in beside for name in COMPLETE_NAMES))
         try:
             files = listing.data_files(base, storage.root, self._kind, follow=True)
-        except PathNotFoundError:
-            if marker is None and self._index is None:
+        except PathNotFoundError as error:
+            if told and self._index is None:
                 raise
-            files = []
+            files, absent = [], str(error)
         times = [beside[file.path].modified for file in files]
         known_times = [each for each in times if each is not None]
         newest = max(known_times) if known_times and len(known_times) == len(times) else None
-        return _Seen(files, newest, marker, told)
+        return _Seen(files, newest, marker, is_written, told, absent)
 
     def _read_marker(self, file: FileInfo, stop: threading.Event | None) -> Growing | None:
+        """A marker; what was known before of one that has changed since it was listed, where that still holds."""
         try:
             text = self._storage.read(file, 0, file.size, stop)
             return Growing.from_json(text, f"{self._storage.root}/{file.path}")
-        except FileChangedError:  # by its writer, just now
-            return self._marker
+        except FileChangedError:  # by its writer, just now: so it lives
+            before = self._seen.marker
+            return before if before is not None and before.state == "growing" else None
 
     def _grow(self, seen: _Seen, stop: threading.Event | None) -> bool:
         """Take in what has come; whether something has."""
@@ -227,7 +239,12 @@ class Follower:
             self._check_files(seen.files)
         if seen.files == self._files:
             return False
-        index = self._read(StoppableStorage(self._storage, stop), seen.files, self._index)
+        try:
+            index = self._read(StoppableStorage(self._storage, stop), seen.files, self._index)
+        except ParquetLoaderError as error:  # maybe hours after the source was named
+            mend = "" if self._index is None else ". It has come to a set that is followed: mend it or take it out"
+            paths = [file.path for file in seen.files]
+            raise of_file_below(error, self._storage.root, paths, mend) from error
         if self._index is not None and index.files[: len(self._index.files)] != self._index.files:
             raise ConfigError(
                 f"{self._storage.root} cannot be followed: its files are not read in the order of their paths"
@@ -263,13 +280,13 @@ class Follower:
     def _seconds_left(self) -> float | None:
         """Until the set counts as complete, if nothing comes; None where it never will."""
         after = self._patience.complete_after
-        if after is None or self._marker is not None or self._index is None:
+        if after is None or self._seen.is_written or self._index is None:
             return None
         since_it_came = after - (time.monotonic() - self._grown)
-        if self._newest is None:
+        if self._seen.newest is None:
             return since_it_came
         # Files may come with the times of what they are copies of.
-        left = self._newest + after - time.time()
+        left = self._seen.newest + after - time.time()
         return max(left, since_it_came) if self._has_come else left
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -317,7 +334,7 @@ class Follower:
 
     def _check(self, begun: float) -> None:
         """Give up on what has been waited for since then, if there is reason to."""
-        now, marker, root = time.monotonic(), self._marker, self._storage.root
+        now, marker, root = time.monotonic(), self._seen.marker, self._storage.root
         rerun = "Run it again to resume, and then this"
         if marker is not None and marker.state == "failed":
             raise WriterFailedError(f"the writer of {root} has failed: {marker.reason}. {rerun}.")
@@ -327,46 +344,60 @@ class Follower:
         # Where it is known when the set counts as complete, that is waited for.
         is_patient = self._seconds_left() is not None and not self._is_ahead()
         if now - max(begun, self._grown) > self._patience.wait_seconds and not is_patient:
+            seconds = self._patience.wait_seconds
+            so_long = f"for {seconds:,g} s (wait_seconds)" if seconds else "so far (wait_seconds is 0)"
+            if self._index is None:
+                raise GrowthTimeoutError(f"no file has come to {root} {so_long}: {self.describe()}")
             raise GrowthTimeoutError(
-                f"{root} has not grown for {self._patience.wait_seconds:,g} s (wait_seconds), and is not complete: "
-                f"{self.describe()}{self._ways()}"
+                f"{root} has not grown {so_long}, and is not complete: {self.describe()}{self._ways()}"
             )
 
     def _is_ahead(self) -> bool:
         """Whether a file is of a time that is yet to come."""
-        return self._newest is not None and self._newest - time.time() > _SKEW_SECONDS
+        return self._seen.newest is not None and self._seen.newest - time.time() > _SKEW_SECONDS
 
     def _ways(self) -> str:
         """What to do about a set that does not grow, a clause."""
-        if self._marker is not None:
+        if self._seen.is_written:
             return ""
-        say_so = "if it is complete, say so by a file _COMPLETE"
-        if self._patience.complete_after is None:
-            return f"; {say_so}, or give complete_after, or leave out follow"
-        return f"{self._end()}; {say_so}, or leave out follow"
+        after = ", or give complete_after" if self._patience.complete_after is None else ""
+        return (
+            f"{self._end()}; if it is complete, say so by a file _COMPLETE{after}, or leave out follow: a state keeps "
+            "its run's order, and a new run has another one"
+        )
 
     def _end(self) -> str:
         """When the set counts as complete, a clause; nothing where it never does."""
         left = self._seconds_left()
         if left is None:
             return ""
-        if self._newest is not None and self._is_ahead():
+        newest = self._seen.newest
+        if newest is not None and self._is_ahead():
             return (
-                f"; its last file was changed {self._newest - time.time():,.0f} s in the future, by this machine's "
-                "clock, and complete_after is counted from then: give the file the time of now, as touch does, or set "
-                "the clock right"
+                f"; its last file was changed {newest - time.time():,.0f} s in the future, by this machine's clock, "
+                "and complete_after is counted from then: give the file the time of now, as touch does, or set the "
+                "clock right"
             )
         return f"; it counts as complete in {max(0.0, left):,.0f} s (complete_after) if it does not grow"
 
     def describe(self) -> str:
         """How far the set is, in a few words."""
         if self._index is None:
-            return "no file is there yet"
+            return self._seen.absent if self._seen.marker is None else "no file is there yet"
         return f"{len(self._index.files):,} files, {self._index.total_tokens:,} tokens are there"
 
     def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+        if self._told:
+            return
+        self._told = True
+        if self._index is None:
+            _logger.warning(
+                "waiting for the first file of %s, up to %s s (wait_seconds): %s",
+                self._storage.root,
+                f"{self._patience.wait_seconds:,g}",
+                self.describe(),
+            )
+        else:
             _logger.warning(
                 "waiting for %s to grow: %s%s; the wait is counted by stats(), and not logged again",
                 self._storage.root,

@@ -208,6 +208,10 @@ class DatasetIndex:
             )
         return tuple(found)
 
+    def takes_eos(self, eos_id: int | None) -> bool:
+        """Whether an id that ends documents is put in after each of them; in a stream it is there already."""
+        return eos_id is not None and not self.is_stream
+
     def check_eos(self, eos_id: int | None) -> None:
         """Refuse an id that cannot end the documents of a stream.
 

@@ -226,7 +226,9 @@ class PretokenizeOptions:
         if self.world_size > 1 and self.publish != "at-end":
             raise ConfigError(
                 f"publish={self.publish!r} is for one rank alone: files must appear in the order of the input, and "
-                f"those of rank 1 could only after all of rank 0's. Use one rank with workers=N, or publish='at-end'."
+                f"those of rank 1 could only after all of rank 0's. Use one rank with workers=N, or publish='at-end'; "
+                f"or give each rank inputs and an output of its own, with rank=0 and world_size=1, and train on a "
+                f"mixture of these sets with follow=True."
             )
         if self.world_size == 1 and self.step != "encode":
             raise ConfigError(f"step={self.step!r} is for several ranks: give world_size.")

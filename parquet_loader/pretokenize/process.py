@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pickle
 import select
@@ -33,8 +34,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn, cast
 
-from ..errors import ConfigError, ParquetLoaderError, WriterFailedError
+from ..errors import ConfigError, ParquetLoaderError, StorageError, WriterFailedError
 from ..storage.growing import Growing
+from ..storage.local import local_error
 from ..storage.opening import local_path
 from .cli import signals_as_interrupts, warnings_as_lines
 from .options import PretokenizeOptions
@@ -42,12 +44,13 @@ from .run.pipeline import pretokenize_locked
 from .run.progress import reporting
 from .run.ranks import place_from_environment
 from .run.resume import few, settings_of, source_changes
-from .sources.registry import is_found_anywhere
+from .sources.registry import refuse_unknown_elsewhere
 from .tokenizers.huggingface import load_tokenizer
 from .write.folder import OutputFolder
 from .write.journal import differences
-from .write.lock import has_locks
+from .write.lock import has_locks, release
 from .write.manifest import Manifest
+from .write.watch import last_line
 
 __all__ = ["Background", "background", "serve"]
 
@@ -58,7 +61,6 @@ _END_SECONDS = 30.0  # that a writer may take to say why it ends
 _LOOK_SECONDS = 0.1
 _LOOK_SECONDS_AWAY = 1.0  # on an object store
 _ALONE_SECONDS = 1.0
-_LOG_BYTES = 4096
 _EXIT_ERROR = 2
 # What the trainer's environment says of itself, and not of the writer.
 _NOT_FOR_WRITER = ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "OMP_NUM_THREADS")
@@ -78,7 +80,6 @@ class Background:
         self._output = output
         self._replaced = replaced  # of a complete set, which is there until the writer removes it
         self._process: subprocess.Popen[bytes] | None = None
-        self._watch: threading.Thread | None = None
         self._owner = os.getpid()
         self._look_seconds = _LOOK_SECONDS if self._output.filesystem.is_local else _LOOK_SECONDS_AWAY
         self._next_look = 0.0
@@ -101,7 +102,11 @@ class Background:
 
     @property
     def done(self) -> bool:
-        """Whether the set is complete; nothing is raised if it will not be."""
+        """Whether the set is complete; nothing is raised if it will not be.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
         if not self._complete:
             manifest = self._output.read_manifest()
             self._complete = manifest is not None and manifest != self._replaced
@@ -113,27 +118,32 @@ class Background:
         Raises:
             WriterFailedError: it is not, and its writer has ended; says why.
         """
-        ended = self._process is not None and self._process.poll() is not None
-        if not ended and time.monotonic() < self._next_look:
+        status = None if self._process is None else self._process.poll()
+        if status is None and time.monotonic() < self._next_look:
             return self._complete
         self._next_look = time.monotonic() + self._look_seconds
-        if self.done:
-            return True
-        growing = self.progress()
+        try:
+            if self.done:
+                return True
+            growing, is_seen = self.progress(), True
+        except StorageError:  # an object store has bad moments; of one that stays so, the heartbeat is not heard
+            growing, is_seen = None, False
         if self._process is not None:
-            if ended:
-                raise WriterFailedError(f"{self._told_by(growing)} See {self.log}, and start it again to resume.")
+            if status or (status == 0 and is_seen):
+                raise WriterFailedError(self._told_by(growing))
             return False
         beat = "" if growing is None else growing.updated
         now = time.monotonic()
-        if beat != self._heard[0]:
+        if is_seen and beat != self._heard[0]:
             self._heard = (beat, now)
         if growing is not None and growing.state == "failed":
-            raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. Start it again to resume.")
+            again = _again(growing.files).capitalize()
+            raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. {again}.")
         if now - self._heard[1] > _PATIENCE_SECONDS:
             last = f"has only {growing.describe()}" if growing is not None else "does not say that it grows"
+            last = f"the folder {last}" if is_seen else "the folder cannot be read"
             raise WriterFailedError(
-                f"nothing was heard of the writer of {self.folder} for {_PATIENCE_SECONDS:.0f} s: the folder {last}. "
+                f"nothing was heard of the writer of {self.folder} for {_PATIENCE_SECONDS:.0f} s: {last}. "
                 f"Start it again to resume."
             )
         return False
@@ -153,7 +163,11 @@ class Background:
         return True
 
     def progress(self) -> Growing | None:
-        """How far the writer is, as the folder says; None before it says anything, and once the set is complete."""
+        """How far the writer is, as the folder says; None before it says anything, and once the set is complete.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
         return self._output.read_growing()
 
     def describe(self, stats: Mapping[str, Any], *, ranks: int = 1) -> str:
@@ -161,7 +175,7 @@ class Background:
 
             read 1,536,000 tokens (51,200/s), 0.0 s waited for files; written 9,000,000 (212,000/s), 30 % of the text
 
-        What is read per second is since the last call.
+        What is read per second is since the last call. Nothing is raised where the folder cannot be read just now.
 
         Args:
             stats: of a loader that reads the set: ``loader.stats()``.
@@ -172,9 +186,12 @@ class Background:
         self._read = (tokens, now)
         rate = (tokens - before) / max(now - then, 1e-3)
         read = f"read {tokens:,} tokens ({rate:,.0f}/s), {stats['wait_growth_seconds']:.1f} s waited for files"
-        growing = self.progress()
-        if growing is None:
-            return f"{read}; {'all is written' if self.done else 'nothing is written yet'}"
+        try:
+            growing = None if self._complete else self.progress()
+            if growing is None:
+                return f"{read}; {'all is written' if self.done else 'nothing is written yet'}"
+        except StorageError:
+            return f"{read}; what is written cannot be read just now"
         made = "" if growing.tokens_per_second is None else f" ({growing.tokens_per_second:,.0f}/s)"
         expected = growing.expected or {}
         share = ""
@@ -190,7 +207,10 @@ class Background:
             return
         try:
             if process.poll() is None:
-                if not self.done:  # else it is about to end by itself
+                is_done = False
+                with contextlib.suppress(StorageError):
+                    is_done = self.done
+                if not is_done:  # else it is about to end by itself
                     process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_END_SECONDS)
@@ -198,43 +218,21 @@ class Background:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            if self._watch is not None:
-                self._watch.join(_END_SECONDS)
             with contextlib.suppress(OSError):
                 cast("IO[bytes]", process.stdin).close()
 
     def _told_by(self, growing: Growing | None) -> str:
-        """Why the writer that this process has started ended, in a sentence."""
+        """Why the writer that this process has started ended, and what to do."""
         process = cast("subprocess.Popen[bytes]", self._process)
-        how = _ending(process.returncode)
-        told = f"{how}: {said}" if (said := _last_line(self.log)) else how
-        if growing is not None and growing.state == "failed" and growing.writer.pid == process.pid and growing.reason:
-            told = growing.reason if growing.reason.startswith(how) else f"{how}: {growing.reason}"
-        was = "was " if process.returncode < 0 else ""
-        return f"the writer of {self.folder} {was}{told}" + ("" if told[-1:] == "." else ".")
-
-    def _say_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until the writer ends, and if it was killed, say so in the folder: whoever follows it learns at once.
-
-        Where folders have no locks another run may have taken over meanwhile, and the heartbeat has to tell.
-        """
-        while process.poll() is None:
-            time.sleep(_LOOK_SECONDS)
-        if process.returncode == 0 or not has_locks(self._output.filesystem):
-            return
-        with contextlib.suppress(ParquetLoaderError, OSError):  # somebody writes again, or the folder is gone
-            lock = self._output.lock()
-            try:
-                growing = self.progress()
-                if growing is None or growing.state != "growing" or growing.writer.pid != process.pid:
-                    return
-                how, said = _ending(process.returncode), _last_line(self.log)
-                reason = f"{how}: {said}" if said else how
-                failed = replace(growing, state="failed", reason=reason, tokens_per_second=None)
-                self._output.write_growing(failed.to_json())
-            finally:
-                if lock is not None:
-                    os.close(lock)
+        how, was = _ending(process.returncode), "was " if process.returncode < 0 else ""
+        own = growing if growing is not None and growing.writer.pid == process.pid else None
+        if own is not None and own.state == "failed" and not was:  # else its watcher has said it, who knows less
+            why = f"{how}: {own.reason}"
+        else:
+            why = f"{how}: {said}" if (said := last_line(self.log)) else how
+        why += "" if why[-1:] == "." else "."
+        again = _again(0 if own is None else own.files)
+        return f"the writer of {self.folder} {was}{why} See {self.log}, and {again}."
 
     def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
         """Wait until the folder says that the set grows or is complete, so that a loader can open it.
@@ -251,10 +249,6 @@ class Background:
         while not self.done:
             if self._process is None and (started := start()) is not None:
                 self._process, self.log = started
-                self._watch = threading.Thread(
-                    target=self._say_if_it_ends, args=started[:1], name="pretokenize-watch", daemon=True
-                )
-                self._watch.start()
             growing = self.progress()
             if growing is not None and growing.state == "growing":
                 if self._process is not None and growing.writer.pid == self._process.pid:
@@ -303,16 +297,13 @@ def background(
 
     Raises:
         ConfigError: options that cannot work, or the complete set in the folder is of others, or of other inputs.
+        StorageError: the folder or the log cannot be written.
         WriterFailedError: the writer ended before it had begun; says why.
     """
     options = replace(options, publish="as-finished")
-    source = "hf" if options.preset is not None else options.source
-    if not is_found_anywhere(source):
-        raise ConfigError(
-            f"source={source!r} is registered in this process alone, and the writer is another one. Give "
-            f"source='package.module:factory'."
-        )
-    output = OutputFolder(options.output, options.storage_options)
+    refuse_unknown_elsewhere("hf" if options.preset is not None else options.source)
+    # Nobody who trains shall wait for a storage that is away.
+    output = OutputFolder(options.output, options.storage_options, patient=False)
     writer = Background(options, output, _to_replace(output, options))
 
     def start() -> tuple[subprocess.Popen[bytes], Path] | None:
@@ -324,7 +315,7 @@ def background(
             return _start(options, lock, path, nice, threads), path
         finally:
             if lock is not None:
-                os.close(lock)  # the writer has inherited it
+                release(lock)  # the writer has inherited it
 
     try:
         writer._begin(start)
@@ -392,8 +383,12 @@ def _start(
         "OPENBLAS_NUM_THREADS": "1",
         **({} if threads is None else {"RAYON_NUM_THREADS": str(threads)}),
     }
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as stream:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        stream = log.open("ab")
+    except OSError as error:
+        raise local_error("write", str(log), error) from error
+    with stream:
         process = subprocess.Popen(
             [sys.executable, "-c", "from parquet_loader.pretokenize.process import serve; serve()"],
             stdin=subprocess.PIPE,
@@ -409,18 +404,13 @@ def _start(
     return process
 
 
+def _again(files: int) -> str:
+    """What to do about a writer that has failed, with so many files of its set finished."""
+    return "start it again to resume" if files else "start it again once that is mended; it had finished no file"
+
+
 def _ending(status: int) -> str:
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-
-
-def _last_line(log: Path | None) -> str:
-    try:
-        with cast("Path", log).open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
-            lines = stream.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 # --- the writer's side
@@ -428,6 +418,7 @@ def _last_line(log: Path | None) -> str:
 
 def serve() -> NoReturn:
     """A writer's life: options, then what `pretokenize` does, and its end."""
+    sys.stdout, sys.stderr = _patient(1), _patient(2)
     for number in (signal.SIGINT, signal.SIGTERM):  # whatever the trainer makes of them
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -441,7 +432,9 @@ def serve() -> NoReturn:
         with signals_as_interrupts(), warnings_as_lines("pretokenize"):
             threading.Thread(target=_end_when_alone, args=(trainer,), name="pretokenize-trainer", daemon=True).start()
             with reporting() as progress:
-                print(pretokenize_locked(options, lock, progress=progress).describe())
+                # No job that comes after the trainer's end shall take this for a writer that goes on.
+                summary = pretokenize_locked(options, lock, progress=progress, may_beat=lambda: _has(trainer))
+                print(summary.describe())
             status = 0
     except ParquetLoaderError as error:
         print(f"pretokenize: error: {error}", file=sys.stderr)
@@ -455,10 +448,38 @@ def serve() -> NoReturn:
     os._exit(status)  # a thread may be within an encode that takes minutes
 
 
+class _Patient(io.RawIOBase):
+    """What goes to a descriptor, or nowhere where it cannot be written: a log on a full disk ends no writer."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            return os.write(self._descriptor, data)
+        return len(data)
+
+
+def _patient(descriptor: int) -> io.TextIOWrapper:
+    stream = io.BufferedWriter(_Patient(descriptor))
+    return io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def _has(trainer: int) -> bool:
+    """Whether the trainer lives, as far as the system tells: on Windows a process keeps its parent's number."""
+    return os.name != "posix" or os.getppid() == trainer
+
+
 def _end_when_alone(trainer: int) -> None:
     """End this process as SIGTERM does, once the trainer has ended, however that was."""
-    while os.name != "posix" or os.getppid() == trainer:
-        # On Windows there is no `select` on pipes, and a process keeps its parent's number.
+    while _has(trainer):
+        # On Windows there is no `select` on pipes.
         if (os.name != "posix" or select.select([0], [], [], _ALONE_SECONDS)[0]) and not os.read(0, 1):
             break
     print("pretokenize: the process that started this one has ended", file=sys.stderr, flush=True)

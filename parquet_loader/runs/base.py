@@ -6,8 +6,8 @@ import copy
 import functools
 import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Rows", "Run", "Step", "another_run", "check_border"]
+
+T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -137,13 +139,21 @@ class Run:
         Raises:
             WriterFailedError, GrowthTimeoutError, StorageError: as `Follower.until`.
         """
+        self._guarded(self._settle)
+
+    def _settle(self) -> None:
+        """See `settle`."""
 
     def take(self) -> Rows:
         """The next rows; the run is after them then. After an error the next call begins at the same rows."""
+        return self._guarded(self._take)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """``work()``; after an error nothing is left of the engine, nor of what its threads have met with."""
         if self.engine is not None and (self.engine.halted or self.engine.pid != os.getpid()):
             self.stop()  # after an error; or the parent's, whose threads are not in this process
         try:
-            return self._take()
+            return work()
         except BaseException:
             # Also on KeyboardInterrupt: the engine may be half-way through a row, or ahead of the position. The next
             # call begins at the position, on a new engine, and waits for this one's threads: the error does not.

@@ -64,7 +64,7 @@ class SetRun(Run):
     def is_settled(self) -> bool:
         return self.is_complete
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         if self.is_complete:
             return
         order, position = self.order, self.progress.position
@@ -135,7 +135,7 @@ class SetRun(Run):
         return self.order.batches_of(self.epoch, seq_len, position)
 
     def _take(self) -> Rows:
-        self.settle()
+        self._settle()
         try:
             return self._rows()
         except OutgrownError:  # its threads have seen larger row groups than it was made for

@@ -15,7 +15,8 @@ as it is, and with a file of raw ids comes what lies beside it and tells of it. 
 ``.idx`` behind it, means that: Megatron's sets go by such names. Links are followed as though what they point to lay in
 their place, except a link back to a folder that it lies in. In a glob ``*``, ``?`` and ``[...]`` match within a name,
 and ``**`` stands for any number of folders; a path that exists is never taken for a glob, so that a folder may be
-called ``a[1]``.
+called ``a[1]``. Where a glob finds files, what tells that a set is still being written is looked for beside them; files
+that are named one by one may be of one: nobody said that they were all.
 
 Every read names the size and version (modification time, ETag) that the file had when it was listed, and fails where
 they are others afterwards: tokens of a replaced file are never read in silence. Looking after the read and not before
@@ -34,7 +35,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from ..advice import conversion_of
 from ..errors import ConfigError, FileChangedError, ParquetLoaderError, PathNotFoundError, StorageError
-from .growing import GROWING_NAME, MANIFEST_NAME, Growing
+from .growing import GROWING_NAME, GROWTH_NAMES, MANIFEST_NAME, Growing
 from .kinds import beside, is_data, is_hidden, kind_of, of_one_kind, patterns
 
 __all__ = [
@@ -47,9 +48,11 @@ __all__ = [
     "changed_error",
     "common_base",
     "entry_of",
+    "folders_of",
     "is_data",
     "is_hidden",
     "refuse_table",
+    "tells_of_growth",
 ]
 
 
@@ -137,6 +140,25 @@ def entry_of(path: str, kind: Literal["file", "folder", "glob"]) -> Entry:
         return Entry(path, path.rstrip("/") + "/" if path else "", kind)
     wildcard = WILDCARD.search(path) if kind == "glob" else None
     return Entry(path, path[: path.rfind("/", 0, wildcard.start() if wildcard else None) + 1], kind)
+
+
+def folders_of(entry: Entry, paths: Iterable[str]) -> list[str]:
+    """The folders in which files lie that a glob has found, each with its final slash: from its base on down.
+
+    A set that is still being written may be found in any of them, by names that the glob does not match.
+    """
+    found = {entry.base}
+    for path in paths:
+        folder = path[: path.rfind("/") + 1]
+        while len(folder) > len(entry.base) and folder not in found:
+            found.add(folder)
+            folder = folder[: folder.rfind("/", 0, -1) + 1]
+    return sorted(found)
+
+
+def tells_of_growth(path: str) -> bool:
+    """Whether a file is no data, by its name, and tells of a set that may still grow."""
+    return path.rsplit("/", 1)[-1] in GROWTH_NAMES
 
 
 def common_base(bases: Iterable[str]) -> str:
@@ -301,10 +323,12 @@ class Listing:
             state = (
                 "is still being written" if reason is None else f"is not complete, as its writer has failed: {reason}"
             )
-            again = "if its writer has failed or died, run that again" if reason is None else "run the writer again"
+            again = "if its writer has failed or died, run it again" if reason is None else "run the writer again"
             raise ConfigError(
                 f"{where} {state}; it has a {GROWING_NAME} and no {MANIFEST_NAME}. Read it while it grows, with "
-                f"follow=True (--follow of a command), or wait until it is complete; {again}"
+                "follow=True (--follow of a command), first in the order of its files; or wait until it is complete "
+                f"({again}), for an order that is shuffled over all of it. A run that has followed it goes on either "
+                "way, in its order"
             )
 
 

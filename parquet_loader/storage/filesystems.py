@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -27,15 +27,20 @@ from .secrets import Location, Scrubber
 __all__ = ["Filesystem", "Stream", "open_filesystem", "open_together", "relative_to"]
 
 
+_ATTEMPTS = 10  # with pauses that double, by chance shorter, and are 20 s at most
+
 T = TypeVar("T")
 
 
-def open_filesystem(url: str, storage_options: Mapping[str, object] | None = None) -> tuple[Filesystem, str]:
+def open_filesystem(
+    url: str, storage_options: Mapping[str, object] | None = None, *, patient: bool = True
+) -> tuple[Filesystem, str]:
     """The filesystem of a URL or local path, and the path within it.
 
     Args:
         url: a local path or any URL that fsspec knows, such as ``s3://bucket/folder``.
         storage_options: handed to the filesystem of a URL; a local path has no use for them.
+        patient: whether a request is tried again for about a minute, where the filesystem leaves that open: S3's.
 
     Raises:
         ConfigError: a protocol that is unknown, or whose package is not installed.
@@ -44,14 +49,21 @@ def open_filesystem(url: str, storage_options: Mapping[str, object] | None = Non
     path = local_path(url)
     if path is not None:
         return Filesystem(LocalFileSystem(), Scrubber([], {})), path
-    filesystem, paths = open_together([url], storage_options or {})
+    filesystem, paths = open_together([url], storage_options or {}, patient=patient)
     return filesystem, paths[0]
 
 
-def open_together(urls: Sequence[str], storage_options: Mapping[str, object]) -> tuple[Filesystem, list[str]]:
+def open_together(
+    urls: Sequence[str], storage_options: Mapping[str, object], *, patient: bool = True
+) -> tuple[Filesystem, list[str]]:
     """The one filesystem of several URLs, and their paths in it."""
     locations = [Location(url) for url in urls]
     scrubber = Scrubber(locations, storage_options)
+    if all([link.scheme for link in each.links] in (["s3"], ["s3a"]) for each in locations):
+        given = cast("Mapping[str, object]", storage_options.get("config_kwargs", {}))
+        # Left to itself, the client gives up on a store that is away for a few seconds.
+        config = {"retries": {"mode": "standard", "max_attempts": _ATTEMPTS if patient else 1}}
+        storage_options = {**storage_options, "config_kwargs": {**config, **given}}
     fs, paths = connect(locations, storage_options, scrubber)
     return Filesystem(fs, scrubber), paths
 

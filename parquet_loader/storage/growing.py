@@ -17,13 +17,23 @@ from typing import Any, Literal
 
 from ..errors import DataError
 
-__all__ = ["COMPLETE_NAMES", "GROWING_NAME", "HEARTBEAT_SECONDS", "MANIFEST_NAME", "Growing", "Writer"]
+__all__ = [
+    "COMPLETE_NAMES",
+    "GROWING_NAME",
+    "GROWTH_NAMES",
+    "HEARTBEAT_SECONDS",
+    "MANIFEST_NAME",
+    "Growing",
+    "Writer",
+]
 
 
 GROWING_NAME = "_growing.json"
 MANIFEST_NAME = "_manifest.json"
 # By which other writers say that a set is complete.
 COMPLETE_NAMES = ("_COMPLETE", "_SUCCESS")
+# All that tell whether a set still grows.
+GROWTH_NAMES = (GROWING_NAME, MANIFEST_NAME, *COMPLETE_NAMES)
 HEARTBEAT_SECONDS = 5.0
 _FORMAT = "parquet_loader.growing"
 _VERSION = 1

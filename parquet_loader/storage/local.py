@@ -19,10 +19,13 @@ from .base import (
     changed_error,
     common_base,
     entry_of,
+    folders_of,
     is_data,
     is_hidden,
     refuse_table,
+    tells_of_growth,
 )
+from .growing import GROWTH_NAMES
 
 __all__ = ["LocalStorage", "files_below", "local_error", "status_of"]
 
@@ -36,17 +39,19 @@ class LocalStorage:
     Args:
         paths: what the source consists of.
         kind: of the files that are meant, see `kinds`; None for that which is there.
-        growing: see `open_storage`.
+        growing, may_come: see `open_storage`.
 
     Attributes:
         still_grows: whether the last listing was of a set that is still being written.
     """
 
-    def __init__(self, paths: Sequence[str], kind: str | None = None, *, growing: bool = False) -> None:
+    def __init__(
+        self, paths: Sequence[str], kind: str | None = None, *, growing: bool = False, may_come: bool = False
+    ) -> None:
         self._kind = kind
         self._takes_growing = growing
         self.still_grows = False
-        self._entries = [_local_entry(path) for path in paths]
+        self._entries = [_local_entry(path, may_come=may_come) for path in paths]
         self._base = common_base(entry.base for entry in self._entries)
 
     @property
@@ -61,12 +66,12 @@ class LocalStorage:
         return self._data_files(None)
 
     @property
-    def is_folder(self) -> bool:
-        """Whether it is one folder, and not a file, a glob, or several."""
-        return [entry.kind for entry in self._entries] == ["folder"]
+    def can_grow(self) -> bool:
+        """Whether it is one folder or glob, to which files may be added, and not a file, or several."""
+        return [entry.kind for entry in self._entries] in (["folder"], ["glob"])
 
     def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
-        """The data files, and those of such names that lie right in the folder; and what their paths begin with.
+        """The data files, and those of such names that lie right in the root; and what their paths begin with.
 
         Args:
             names: of files that are wanted too.
@@ -181,7 +186,7 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _local_entry(path: str) -> Entry:
+def _local_entry(path: str, *, may_come: bool) -> Entry:
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -190,6 +195,8 @@ def _local_entry(path: str) -> Entry:
         _refuse_broken_link(path, error)
         if os.path.isfile(path + ".idx"):
             return entry_of(path + ".idx", "file")
+        if may_come:
+            return entry_of(path, "folder")
         raise PathNotFoundError(f"there is no {path}; check the path, or the mount it is on") from error
     except OSError as error:
         raise local_error("look at", path, error) from error
@@ -225,13 +232,17 @@ def _local_files(entry: Entry) -> Iterator[tuple[str, bool]]:
         parts = entry.path[len(entry.base) :].split("/")
         while parts and parts[-1] == "**":
             parts.pop()
-        seen = set()
+        seen, named = set(), []
         for match in _matches(entry.base.rstrip("/"), parts):
             is_folder = os.path.isdir(match or "/")
+            if not is_folder:
+                named.append(match)
             for path in files_below(match) if is_folder else (match,):
                 if path not in seen:
                     seen.add(path)
-                    yield path, not is_folder
+                    yield path, not is_folder and not tells_of_growth(path)
+        beside = (folder + name for folder in folders_of(entry, named) for name in GROWTH_NAMES)
+        yield from ((path, False) for path in beside if path not in seen and os.path.exists(path))
 
 
 _FolderIds = frozenset[tuple[int, int]]

@@ -25,6 +25,7 @@ def open_storage(
     retry_seconds: float = RETRY_SECONDS,
     kind: str | None = None,
     growing: bool = False,
+    may_come: bool = False,
 ) -> Storage:
     """The storage of a source.
 
@@ -35,6 +36,7 @@ def open_storage(
         kind: of the files that are meant, see `kinds`; None for that which is there. A storage of your own lists what
             it lists.
         growing: whether a set that is still being written is taken as it is now, and not refused.
+        may_come: whether a path at which there is nothing is taken for a folder that is yet to come.
 
     Raises:
         ConfigError: an empty list, what is no path, or entries on different filesystems.
@@ -68,10 +70,12 @@ def open_storage(
     if len(local) == len(urls):
         if storage_options:
             raise ConfigError(f"storage_options {sorted(storage_options)} do not apply to local paths; leave them out")
-        return LocalStorage(local, kind, growing=growing)
+        return LocalStorage(local, kind, growing=growing, may_come=may_come)
     if local:
         raise ConfigError(f"{local[0]} is a local path and others are URLs; give each its own loader")
-    return FsspecStorage(urls, storage_options or {}, retry_seconds=retry_seconds, kind=kind, growing=growing)
+    return FsspecStorage(
+        urls, storage_options or {}, retry_seconds=retry_seconds, kind=kind, growing=growing, may_come=may_come
+    )
 
 
 def is_local(source: Source) -> bool:

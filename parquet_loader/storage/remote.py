@@ -22,7 +22,19 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, LoaderClosedError, PathNotFoundError, StorageError
-from .base import WILDCARD, Entry, FileInfo, Found, Listing, changed_error, common_base, entry_of, is_data
+from .base import (
+    WILDCARD,
+    Entry,
+    FileInfo,
+    Found,
+    Listing,
+    changed_error,
+    common_base,
+    entry_of,
+    folders_of,
+    is_data,
+    tells_of_growth,
+)
 from .faults import http_status, is_expired, is_not_there, is_unreachable, lacks_credentials, may_pass
 from .retry import RETRY_SECONDS, Retries
 from .secrets import WEB, Location, Scrubber
@@ -54,7 +66,7 @@ class FsspecStorage:
         storage_options: for the filesystem.
         retry_seconds: how long a request is tried again once it has failed.
         kind: of the files that are meant, see `kinds`; None for that which is there.
-        growing: see `open_storage`.
+        growing, may_come: see `open_storage`.
 
     Attributes:
         is_in_memory: whether the files are in this process's memory, where no other one sees them.
@@ -69,9 +81,11 @@ class FsspecStorage:
         retry_seconds: float = RETRY_SECONDS,
         kind: str | None = None,
         growing: bool = False,
+        may_come: bool = False,
     ) -> None:
         self._kind = kind
         self._takes_growing = growing
+        self._may_come = may_come
         self.still_grows = False
         locations = [Location(url) for url in urls]
         self._urls = [str(location) for location in locations]
@@ -141,6 +155,8 @@ class FsspecStorage:
                 return entry_of(path, "glob")
             if self._info_if_there(path + ".idx") is not None:
                 return entry_of(path + ".idx", "file")
+            if self._may_come:
+                return entry_of(path, "folder")
             raise
         # To fsspec every web address is a file, a web server's page that lists a folder too.
         if kind == "directory" or (
@@ -164,12 +180,12 @@ class FsspecStorage:
         return self.read(FileInfo(path=path[len(self._base) :], size=size, version=_version(info)), 0, size)
 
     @property
-    def is_folder(self) -> bool:
-        """Whether it is one folder, and not a file, a glob, or several."""
-        return [entry.kind for entry in self._entries] == ["folder"]
+    def can_grow(self) -> bool:
+        """Whether it is one folder or glob, to which files may be added, and not a file, or several."""
+        return [entry.kind for entry in self._entries] in (["folder"], ["glob"])
 
     def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
-        """The data files, and those of such names that lie right in the folder; and what their paths begin with.
+        """The data files, and those of such names that lie right in the root; and what their paths begin with.
 
         Args:
             names: of files that are wanted too.
@@ -229,11 +245,23 @@ class FsspecStorage:
             while pattern.endswith("/**"):  # all that is below what is before it
                 pattern = pattern[:-3]
             found = ask("glob", pattern)
-            named = {path for path, info in found.items() if info["type"] != "directory"}
-            for folder in sorted(found.keys() - named):
+            files = {path for path, info in found.items() if info["type"] != "directory"}
+            named = {path for path in files if not tells_of_growth(path)}
+            for folder in sorted(found.keys() - files):
                 found.update(ask("find", folder))
+            for folder in folders_of(entry, files):
+                found.update({info["name"]: info for info in self._beside(folder, stop)})
         self.filesystem.invalidate_cache()  # and a later look at a file too
         return found, named
+
+    def _beside(self, folder: str, stop: threading.Event | None) -> list[Mapping[str, Any]]:
+        """What lies in a folder and tells whether a set still grows: most filesystems know it from a glob just now."""
+        path = folder.rstrip("/")
+        try:
+            infos = self._call(path, lambda until: self._run("ls", path, detail=True, until=until, stop=stop), stop)
+        except PathNotFoundError:
+            return []
+        return [info for info in infos if tells_of_growth(info["name"])]
 
     def _info(self, path: str) -> Mapping[str, Any]:
         return self._call(path, lambda until: self._look(path, until))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import CheckpointDamagedError, Component, ConfigError, ParquetLoader
+from parquet_loader import CheckpointDamagedError, Component, ConfigError, GrowthTimeoutError, ParquetLoader
 from parquet_loader.cli.arguments import add_run, count, run_of, state_of
+from parquet_loader.cli.main import main
 from parquet_loader.container import seal_container
 from parquet_loader.insight import open_run
 
@@ -121,3 +123,35 @@ def test_a_run_is_opened_whole_whatever_rank_and_budget(folder: Path) -> None:
         ParquetLoader(folder, **options.keywords())
     run = open_run({"web": Component(folder)}, options.__class__(**options.keywords(weights="tokens", skip_batches=3)))
     assert run.progress.position == 24
+
+
+def test_a_set_without_a_manifest_is_said_to_be_complete_by_its_age(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in folder.iterdir():
+        os.utime(path, (1e9, 1e9))
+    run = [str(folder), "--follow", "--seq-len", "8", "--lanes", "2", "--window", "2"]
+    (tmp_path / "run.toml").write_text(
+        f'source = "{folder}"\nseq_len = 8\nlanes = 2\nwindow = 2\nfollow = true\ncomplete_after = "6h"\n'
+        "wait_seconds = 3600\n"
+    )
+    report = ["report", "--output", str(tmp_path / "report.html")]
+    for command in (["plan"], ["which", "--step", "60"], ["show", "--step", "60"], ["check", "--order"], report):
+        for given_as in ([*run, "--complete-after", "6h"], ["--run", str(tmp_path / "run.toml")]):
+            assert main([*command, *given_as]) == 0
+            assert "still grows" not in capsys.readouterr().out
+    assert main(["which", "--step", "60", *run]) == 2
+    assert "step 60 is not known yet" in capsys.readouterr().err
+
+
+def test_a_command_waits_for_a_set_only_as_long_as_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        'source = "nothing"\nseq_len = 8\nlanes = 2\nfollow = true\nwait_seconds = "1h"\n'
+    )
+    assert run_of(given("--run", str(tmp_path / "run.toml")))[1].wait_seconds == 0
+    assert run_of(given("--run", str(tmp_path / "run.toml"), "--wait-seconds", "2m"))[1].wait_seconds == "2m"
+    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*nothing so far .*there is no"):
+        open_run(*run_of(given("--run", str(tmp_path / "run.toml"))))
+    for flag in ("--wait-seconds", "--complete-after"):
+        with pytest.raises(ConfigError, match=rf"{flag[2:].replace('-', '_')} must be .* not 'soon'"):
+            run_of(given("--run", str(tmp_path / "run.toml"), flag, "soon"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,19 @@ class _Overtaken(LocalStorage):
             listing.found = [[each for each in found if not each.path.endswith(self.lacks)] for found in listing.found]
             self.lacks = ""
         return listing, base
+
+
+class _Rewritten(LocalStorage):
+    """One whose writer rewrites its marker, or removes it, after the next listing that has it."""
+
+    then: Callable[[], None] | None = None
+
+    def find_beside(self, names: Collection[str], stop: threading.Event | None = None) -> tuple[Listing, str]:
+        found = super().find_beside(names, stop)
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+        return found
 
 
 def follower_of(storage: LocalStorage) -> Follower:
@@ -75,6 +88,34 @@ def test_a_set_is_complete_as_it_is_after_its_manifest_was_seen(tmp_path: Path) 
     assert complete
     assert len(index.files) == 8
     assert (writer.folder / MANIFEST_NAME).exists()
+
+
+@pytest.mark.parametrize("end", ["rewritten", "complete"])
+def test_a_marker_that_is_rewritten_while_it_is_read_for_the_first_time_is_no_lack_of_a_set(
+    end: str, tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+
+    finish = threading.Timer(0.2, writer.finish)
+    finish.start()
+    storage = _Rewritten([str(writer.folder)])
+    storage.then = writer.beat if end == "rewritten" else finish.join
+    index, _ = follower_of(storage).known
+    finish.join()
+    assert len(index.files) > 0
+
+
+def test_a_failure_that_was_known_does_not_hold_once_the_marker_is_rewritten(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+    writer.show(2)
+    writer.beat("failed", "for now")
+    storage = _Rewritten([str(writer.folder)])
+    follower = follower_of(storage)
+    storage.then = writer.beat  # it is run again
+    finish = threading.Timer(0.2, writer.finish)
+    finish.start()
+    follower.until(lambda: follower.known[1])
+    finish.join()
 
 
 def test_a_chain_is_the_same_for_what_two_sets_begin_with(tmp_path: Path) -> None:

@@ -13,31 +13,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from slow_sources import slow_source
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+__all__ = ["slow_source"]
 
 ROOT = Path(__file__).resolve().parents[2]
 EOS = "<|endoftext|>"
-
-# A source that takes its time: so long for every ten of its records.
-SLOW = """
-import time
-from parquet_loader.pretokenize import Record, Source
-
-class Slow(Source):
-    def __init__(self, options):
-        self.seconds, self.fails_at = float(options.inputs[0]), int(options.inputs[1])
-
-    def records(self, cursor=None):
-        for n in range(cursor[0] if cursor else 0, 1200):
-            if n == self.fails_at:
-                raise ValueError("the crawl is broken")
-            if n % 10 == 0:
-                time.sleep(self.seconds)
-            yield Record(text=f"{n} " * 20, origin=f"record {n}", cursor=(n + 1,))
-
-    def fingerprint(self):
-        return {}
-"""
 
 
 @pytest.fixture(scope="session")
@@ -134,12 +116,3 @@ def tool_env() -> dict[str, str]:
 
 def tool_environment(**extra: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | extra
-
-
-@pytest.fixture
-def slow_source(tmp_path: Path) -> Path:
-    """A folder of modules with the source ``slow:Slow``; its inputs are the seconds, and which record fails, if any."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    (folder / "slow.py").write_text(SLOW)
-    return folder

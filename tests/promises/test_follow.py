@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import re
@@ -11,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import subprocesses
 from growing_sets import Writer, copy_finished, digest, make_files, quick_looks, run_of_ranks, take, total_of
 from idle import wait_until_idle
 
@@ -27,13 +30,13 @@ from parquet_loader import (
     GrowthTimeoutError,
     LoaderClosedError,
     ParquetLoader,
-    PathNotFoundError,
     SourceExhaustedError,
     WriterFailedError,
     build_index,
     merge_checkpoints,
 )
 from parquet_loader.index.follow import Follower
+from parquet_loader.storage.growing import GROWING_NAME, Growing
 
 __all__ = ["quick_looks"]
 
@@ -352,12 +355,56 @@ def test_the_first_file_is_waited_for(writer: Writer, finished: Path) -> None:
     thread.join()
 
 
-def test_nothing_is_waited_for_where_nobody_writes(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(PathNotFoundError):
-        opened(tmp_path / "empty")
-    with pytest.raises(PathNotFoundError):
-        opened(tmp_path / "missing")
+PATIENT_RANK = """
+    import json, sys
+    from pathlib import Path
+
+    from parquet_loader import ParquetLoader
+
+    place, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+    loader = ParquetLoader(place / "growing", **options)
+    for step, batch in enumerate(loader):
+        got = place / f"{step}-{options['rank']}"
+        got.with_suffix(".rows").write_bytes(batch.tokens.tobytes())
+        got.with_suffix(".part").write_bytes(loader.checkpoint())
+        got.touch()
+"""
+
+
+def test_a_rank_that_gives_up_first_ends_by_itself_with_one_error_and_the_job_resumes_exactly(
+    writer: Writer, finished: Path, tmp_path: Path
+) -> None:
+    with opened(finished) as loader:
+        expected = take([loader], 60)
+    writer.show(3)
+    ranks = [
+        subprocesses.start(
+            PATIENT_RANK,
+            tmp_path,
+            json.dumps({**OPTIONS, "rank": rank, "world_size": 2, "wait_seconds": seconds}),
+        )
+        for rank, seconds in enumerate((600, 0.1))
+    ]
+    _, told = ranks[1].communicate(timeout=subprocesses.PROGRAM_SECONDS)
+    assert ranks[1].returncode == 1
+    assert told.count("Traceback") == 1
+    assert "GrowthTimeoutError" in told.splitlines()[-1]
+    steps = len(list(tmp_path.glob("*-1")))
+    wait_for(lambda: len(list(tmp_path.glob("*-0"))) == steps)
+    assert ranks[0].poll() is None
+    ranks[0].terminate()
+    assert "Traceback" not in ranks[0].communicate(timeout=subprocesses.PROGRAM_SECONDS)[1]
+    found = [b"".join((tmp_path / f"{step}-{rank}.rows").read_bytes() for rank in range(2)) for step in range(steps)]
+    assert found == [batch.tobytes() for batch in expected[:steps]]
+    checkpoint = merge_checkpoints((tmp_path / f"{steps - 1}-{rank}.part").read_bytes() for rank in range(2))
+    thread = threading.Timer(0.2, writer.finish)
+    thread.start()
+    with ExitStack() as stack:
+        loaders = [stack.enter_context(opened(writer.folder, rank=rank, world_size=4)) for rank in range(4)]
+        for loader in loaders:
+            loader.resume(checkpoint)
+        assert np.array_equal(take(loaders, 60 - steps), expected[steps:])
+    thread.join()
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -369,7 +416,7 @@ def test_a_set_that_grows_is_refused_by_whoever_does_not_follow_it(writer: Write
         with pytest.raises(ConfigError, match=r"still being written.*follow=True.*--follow.*wait until it is complete"):
             refuse()
     writer.beat("failed", "the disk is full")
-    with pytest.raises(ConfigError, match=r"its writer has failed: the disk is full; .* run the writer again"):
+    with pytest.raises(ConfigError, match=r"its writer has failed: the disk is full; .*run the writer again"):
         build_index(writer.folder)
     writer.finish()
     opened(writer.folder, follow=False).close()
@@ -418,11 +465,9 @@ def test_a_file_of_other_columns_or_ids_is_refused_when_it_comes(writer: Writer,
                 pass
 
 
-def test_only_one_folder_is_followed(finished: Path) -> None:
-    for source in (finished / "*.parquet", [finished], finished / "part-00000.parquet"):
-        if source == [finished]:
-            continue
-        with pytest.raises(ConfigError, match="one folder"):
+def test_only_one_folder_or_glob_is_followed(finished: Path) -> None:
+    for source in ([finished, finished.with_name("other")], finished / "part-00000.parquet"):
+        with pytest.raises(ConfigError, match="one folder or glob"):
             opened(source)
     with pytest.raises(ConfigError, match="index="):
         opened(finished, index=build_index(finished))
@@ -706,9 +751,14 @@ def test_a_writer_that_is_killed_and_run_again_is_followed(tmp_path: Path) -> No
     writer.wait()
     lives = []
 
+    def is_written() -> bool:
+        return Growing.from_json((folder / GROWING_NAME).read_bytes(), GROWING_NAME).state == "growing"
+
     def opened_again(**more: Any) -> ParquetLoader:
         if not lives:
+            wait_for(lambda: not is_written())
             lives.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            wait_for(is_written)  # else the failure of the one before it is told
         return opened(folder, **shape, **more)
 
     found = run_of_ranks(opened_again, iter([(1, 20, True), (4, count - 20, True)]))

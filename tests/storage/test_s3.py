@@ -7,12 +7,15 @@ import hashlib
 import json
 import logging
 import os
+import signal
+import sys
 import threading
 import time
 import traceback
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,20 @@ from growing_sets import S3Writer, copy_finished, make_files, quick_looks, run_o
 from growing_sets import digest as digest_of
 from raw_sets import random_files, write_megatron, write_shards
 from s3_server import S3Server, environment_for, options_for, s3_server
+from slow_sources import slow_source
 from subprocesses import finish, start
 from unique_sets import unique_groups, write_set
 
-from parquet_loader import DatasetIndex, FileChangedError, LoaderClosedError, ParquetLoader, StorageError, build_index
+from parquet_loader import (
+    ConfigError,
+    DatasetIndex,
+    FileChangedError,
+    LoaderClosedError,
+    ParquetLoader,
+    StorageError,
+    WriterFailedError,
+    build_index,
+)
 from parquet_loader.pretokenize import PretokenizeOptions, Progress, background, pretokenize
 from parquet_loader.pretokenize.convert.corpora import open_corpus
 from parquet_loader.pretokenize.tokenizers.base import TokenizerInfo
@@ -53,7 +66,7 @@ from parquet_loader.testing import (
     randomly,
 )
 
-__all__ = ["quick_looks"]
+__all__ = ["quick_looks", "slow_source"]
 
 FILES = unique_groups([[[7] * 60 for _ in range(4)] for _ in range(6)])
 
@@ -495,6 +508,13 @@ def test_two_loaders_of_one_process_share_nothing(server: S3Server, url: str, lo
 # ── what pretokenize writes there ────────────────────────────────────────────────────────────────────────────────
 
 
+def objects_of(fs: Any, prefix: str) -> dict[str, bytes]:
+    """What lies right below a prefix, by name."""
+    fs.invalidate_cache()
+    found = [each["name"] for each in fs.ls(prefix, detail=True) if each["type"] == "file"]
+    return {path.rsplit("/", 1)[1]: fs.cat_file(path) for path in sorted(found)}
+
+
 def test_a_set_grows_there_file_by_file_and_is_resumed(server: S3Server, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{number} " * 20 + "\n" for number in range(1500)))
     fs = server.filesystem
@@ -512,9 +532,7 @@ def test_a_set_grows_there_file_by_file_and_is_resumed(server: S3Server, tmp_pat
         )
 
     def there(folder: str) -> dict[str, bytes]:
-        fs.invalidate_cache()
-        found = [each["name"] for each in fs.ls(f"bucket1/{folder}", detail=True) if each["type"] == "file"]
-        return {path.rsplit("/", 1)[1]: fs.cat_file(path) for path in sorted(found)}
+        return objects_of(fs, f"bucket1/{folder}")
 
     killed = f"killed-{uuid.uuid4().hex}"
     seen: dict[str, bytes] = {}
@@ -538,6 +556,84 @@ def test_a_set_grows_there_file_by_file_and_is_resumed(server: S3Server, tmp_pat
     assert {name: there(killed)[name] for name in files} == files
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_reader_there_learns_of_a_writer_that_is_killed(
+    workers: int, server: S3Server, tmp_path: Path, slow_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a command, and by what `background` starts."""
+    monkeypatch.syspath_prepend(slow_source)
+    prefix = f"bucket1/killed-{uuid.uuid4().hex}"
+    url, fs = f"s3://{prefix}", server.filesystem
+    sizes = {"row_group_tokens": 2000, "file_tokens": 10_000, "batch_bytes": 1000}
+    options = PretokenizeOptions(
+        source="slow:Slow",
+        inputs=("0.1", "9999"),
+        output=url,
+        tokenizer="bytes",
+        publish="as-finished",
+        workers=workers,
+        storage_options=server.storage_options,
+        **sizes,
+    )
+
+    def marker() -> Growing:
+        return Growing.from_json(fs.cat_file(f"{prefix}/{GROWING_NAME}"), GROWING_NAME)
+
+    with ExitStack() as stack:
+        if workers:
+            program = "import sys; from parquet_loader.pretokenize import main; sys.exit(main())"
+            arguments = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
+            arguments += ["--source=slow:Slow", "--input", *options.inputs, "--output", url, "--tokenizer=bytes"]
+            arguments += ["--publish=as-finished", f"--workers={workers}"]
+            environment = {**environment_for(server.endpoint), "PYTHONPATH": os.pathsep.join(sys.path)}
+            stack.enter_context(start(program, *arguments, environment=environment))
+        else:
+            stack.enter_context(background(options, log=tmp_path / "log"))
+        while not fs.exists(f"{prefix}/part-0000000.parquet"):
+            fs.invalidate_cache()
+            time.sleep(0.05)
+        follow: dict[str, Any] = {"seq_len": 16, "lanes": 4, "window": 1, "follow": True}
+        with ParquetLoader(url, **follow, storage_options=server.storage_options) as loader:
+            next(iter(loader))
+            os.kill(marker().writer.pid, signal.SIGKILL)
+            with pytest.raises(WriterFailedError, match=r"the writer of .* has failed: it was killed"):
+                list(loader)
+        assert marker().state == "failed"
+    pretokenize(replace(options, inputs=("0", "9999"), workers=0))
+    pretokenize(replace(options, inputs=("0", "9999"), workers=0, output=str(tmp_path / "quiet"), storage_options={}))
+    assert objects_of(fs, prefix) == {path.name: path.read_bytes() for path in (tmp_path / "quiet").iterdir()}
+
+
+def test_an_outage_while_a_set_grows_there_is_waited_for(
+    server: S3Server, tmp_path: Path, slow_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(slow_source)
+    prefix = f"bucket1/outage-{uuid.uuid4().hex}"
+    with FaultProxy(server.endpoint) as proxy:
+        options = PretokenizeOptions(
+            source="slow:Slow",
+            inputs=("0.01", "9999"),
+            output=f"s3://{prefix}",
+            tokenizer="bytes",
+            row_group_tokens=2000,
+            file_tokens=20_000,
+            storage_options=options_for(proxy.url),
+        )
+        with background(options, log=tmp_path / "log") as writer:
+            proxy.is_down = True
+            line = writer.describe({"tokens": 0, "wait_growth_seconds": 0.0})
+            assert line.endswith("; what is written cannot be read just now")
+            assert not writer.poll()
+            time.sleep(4)  # longer than the client waits of its own accord
+            proxy.is_down = False
+            assert writer.wait(60)
+            assert writer.describe({"tokens": 0, "wait_growth_seconds": 0.0}).endswith("; all is written")
+    quiet = tmp_path / "quiet"
+    at_once = replace(options, inputs=("0", "9999"), publish="as-finished", output=str(quiet), storage_options={})
+    pretokenize(at_once)
+    assert objects_of(server.filesystem, prefix) == {path.name: path.read_bytes() for path in quiet.iterdir()}
+
+
 @pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("seed", range(max(1, int(os.environ.get("FOLLOW_RUNS", "4")) // 4)))
 def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) -> None:
@@ -558,6 +654,42 @@ def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) ->
     assert digest_of(run_of_ranks(opened, iter(lives))) == expected
     thread.join()
     assert digest_of(run_of_ranks(opened, iter([(2, count, True)]))) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "listings"), [("*.parquet", 1), ("*", 1), ("part-*.parquet", 2), ("**/*.parquet", 1)]
+)
+def test_a_growing_set_that_a_glob_names_is_refused_there_too_for_next_to_nothing(
+    pattern: str, listings: int, server: S3Server, tmp_path: Path
+) -> None:
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    writer = S3Writer(server.filesystem, prefix, make_files(tmp_path / "files", 0, 3), tmp_path / "unused")
+    writer.show(2)
+    with FaultProxy(server.endpoint) as proxy:
+        options = options_for(proxy.url)
+        with pytest.raises(ConfigError, match=r"growing-.* is still being written"):
+            build_index(f"s3://{prefix}/{pattern}", storage_options=options)
+        writer.finish()
+        storage = open_storage(f"s3://{prefix}/{pattern}", options)
+        proxy.requests.clear()
+        assert len(storage.list_files()) == 3
+        # With the listing that a glob takes anyway; beginnings of names are asked for apart.
+        assert len(proxy.requests) == listings
+
+
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("below", ["", "/*.parquet"])
+def test_the_first_object_is_waited_for(below: str, server: S3Server, tmp_path: Path) -> None:
+    files = make_files(tmp_path / "files", 0, 3)
+    options: dict[str, Any] = {"seq_len": 16, "lanes": 4, "window": 3, "follow": True}
+    with ParquetLoader(copy_finished(files, tmp_path / "finished"), **options) as loader:
+        expected = digest_of(take([loader], 20))
+    prefix = f"bucket1/growing-{uuid.uuid4().hex}"
+    thread = threading.Timer(0.3, lambda: S3Writer(server.filesystem, prefix, files, tmp_path / "unused").finish())
+    thread.start()
+    with ParquetLoader(f"s3://{prefix}{below}", **options, storage_options=server.storage_options) as loader:
+        assert digest_of(take([loader], 20)) == expected
+    thread.join()
 
 
 @pytest.mark.parametrize("name", ["run*x", "q?x", "run[1]", "a b"])

@@ -100,9 +100,20 @@ def pretokenize(options: PretokenizeOptions, *, progress: Callable[[Progress], N
 
 
 def pretokenize_locked(
-    options: PretokenizeOptions, lock: int | None, *, progress: Callable[[Progress], None] | None = None
+    options: PretokenizeOptions,
+    lock: int | None,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    may_beat: Callable[[], bool] = lambda: True,
 ) -> Summary:
-    """`pretokenize`, with the lock of the output folder that the process that started this one has taken, if it has."""
+    """`pretokenize`, for a process that has started this one.
+
+    Args:
+        options: what to do.
+        lock: that of the output folder, which the other has taken, if it has.
+        progress: see `pretokenize`.
+        may_beat: see `write.growing.Marker`.
+    """
     if options.world_size > 1:
         raise ConfigError(f"pretokenize is for one rank, got world_size {options.world_size}: use pretokenize_rank.")
     started = time.monotonic()
@@ -114,7 +125,9 @@ def pretokenize_locked(
     # Last, because a Hub name can take long.
     tokenizer = load_tokenizer(options.tokenizer, eos_token=options.eos_token, need_eos=options.append_eos)
     tokenizer = with_engine(tokenizer, options.engine, source)
-    manifest, earlier_bytes = tokenize_source(source, tokenizer, output, options, progress=progress, lock=lock)
+    manifest, earlier_bytes = tokenize_source(
+        source, tokenizer, output, options, progress=progress, lock=lock, may_beat=may_beat
+    )
     return Summary(
         manifest=manifest,
         output=options.output,
@@ -132,6 +145,7 @@ def tokenize_source(
     *,
     progress: Callable[[Progress], None] | None = None,
     lock: int | None = None,
+    may_beat: Callable[[], bool] = lambda: True,
 ) -> tuple[Manifest, int]:
     """Tokenize any source with any tokenizer into an output folder.
 
@@ -162,6 +176,7 @@ def tokenize_source(
             options=options,
             seen_before=seen_before,
             progress=progress,
+            may_beat=may_beat,
         )
         with marked(job, journal) as job:
             if journal.phase == "writing":
@@ -180,7 +195,7 @@ def marked(job: Job, journal: Journal) -> Iterator[Job]:
     if not journal.grows:
         yield job
         return
-    with marked_as_growing(job.output, job.options.row_group_tokens, journal.parts) as marker:
+    with marked_as_growing(job.output, job.options.row_group_tokens, journal.parts, job.may_beat) as marker:
 
         def show(done: Progress) -> None:
             marker.encoded(done.tokens, expected_of(done, job.options.max_docs))

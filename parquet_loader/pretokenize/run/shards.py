@@ -158,7 +158,11 @@ def publish(output: OutputFolder, journal: Journal, encoding: Encoding, *, stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a run goes by, whatever it has done so far."""
+    """What a run goes by, whatever it has done so far.
+
+    Attributes:
+        may_beat: see `write.growing.Marker`.
+    """
 
     source: Source
     tokenizer: Tokenizer
@@ -168,6 +172,7 @@ class Job:
     progress: Callable[[Progress], None] | None
     on_shards: Callable[[Sequence[FileEntry]], None] | None = None
     drops: Drops | None = None
+    may_beat: Callable[[], bool] = lambda: True
 
 
 def write_shards(job: Job, journal: Journal) -> Journal:

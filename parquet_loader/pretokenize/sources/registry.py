@@ -26,8 +26,8 @@ __all__ = [
     "Preset",
     "SourceFactory",
     "SourceOptions",
-    "is_found_anywhere",
     "open_source",
+    "refuse_unknown_elsewhere",
     "register_source",
     "source_names",
     "sources_using",
@@ -106,10 +106,14 @@ def open_source(name: str, options: SourceOptions) -> Source:
     """
     factory = _FACTORIES.get(name) or _imported(name)
     if factory is None:
-        raise ConfigError(
-            f"there is no source {name!r}. There are {', '.join(_FACTORIES)}; 'package.module:factory' imports another."
-        )
+        raise _no_such_source(name)
     return factory(options)
+
+
+def _no_such_source(name: str) -> ConfigError:
+    return ConfigError(
+        f"there is no source {name!r}. There are {', '.join(_FACTORIES)}; 'package.module:factory' imports another."
+    )
 
 
 def _imported(name: str) -> SourceFactory | None:
@@ -179,9 +183,20 @@ _BUILT_IN = frozenset(_FACTORIES)
 FILE_SOURCES = _BUILT_IN - {"hf"}
 
 
-def is_found_anywhere(name: str) -> bool:
-    """Whether a process in which nobody registers anything knows the source."""
-    return name in _BUILT_IN or ":" in name
+def refuse_unknown_elsewhere(name: str) -> None:
+    """Make sure that a process in which nobody registers anything knows the source.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if name in _BUILT_IN or ":" in name:
+        return
+    if name not in _FACTORIES:
+        raise _no_such_source(name)
+    raise ConfigError(
+        f"source={name!r} is registered in this process alone, and the writer is another one. Give "
+        f"source='package.module:factory'."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from typing import IO, Any, TypeVar, cast
 from ...errors import ConfigError, ParquetLoaderError
 from .base import TokenBatch, Tokenizer
 
-__all__ = ["Encode", "WorkerError", "ahead", "encoders", "in_order", "serve"]
+__all__ = ["Encode", "WorkerError", "ahead", "encoders", "in_order", "serve", "signals_blocked"]
 
 
 Batch = TypeVar("Batch")
@@ -167,7 +167,7 @@ def in_order(
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """A process begun within is deaf to Ctrl-C and SIGTERM, which reach a whole group, from its very first moment."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -192,7 +192,7 @@ class _Worker:
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": "1",
         }
-        with _signals_blocked():
+        with signals_blocked():
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from parquet_loader.pretokenize.tokenizers.workers import serve; serve()"],
                 stdin=subprocess.PIPE,

@@ -68,12 +68,17 @@ class OutputFolder:
     """
 
     def __init__(
-        self, url: str, storage_options: Mapping[str, object] | None = None, *, staging: str = _STAGING_NAME
+        self,
+        url: str,
+        storage_options: Mapping[str, object] | None = None,
+        *,
+        staging: str = _STAGING_NAME,
+        patient: bool = True,
     ) -> None:
         self.name = str(Location(url))
         self.found_staging = False
         self.filesystem: Filesystem
-        self.filesystem, path = open_filesystem(url, storage_options)
+        self.filesystem, path = open_filesystem(url, storage_options, patient=patient)
         self._path = path.rstrip("/")
         self.staging_name = staging
         self._staging = f"{self._path}/{staging}"

@@ -1,7 +1,7 @@
 """Says of a set, while it is written, that it grows: the marker, its heartbeat, and why the writer failed.
 
 A thread of its own writes the marker, so the heart beats as long as the process lives, however long a document takes or
-an input is silent. Only that thread writes until the run has ended.
+an input is silent. Only that thread writes until the run has ended. If the process is killed, its watcher says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -22,6 +22,7 @@ from ...errors import ParquetLoaderError, StorageError
 from ...storage.growing import HEARTBEAT_SECONDS, Growing, Writer
 from .folder import OutputFolder
 from .manifest import FileEntry
+from .watch import watched
 
 __all__ = ["Marker", "marked_as_growing"]
 
@@ -38,12 +39,25 @@ class Marker:
         output: the folder.
         row_group_tokens: what the writer aims at.
         published: the files that lie in the folder already.
+        may_beat: asked before each heartbeat; without these it is not believed that the writer will go on.
+
+    Attributes:
+        writer: this process.
+        since: when it began.
     """
 
-    def __init__(self, output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> None:
+    def __init__(
+        self,
+        output: OutputFolder,
+        row_group_tokens: int,
+        published: Sequence[FileEntry],
+        may_beat: Callable[[], bool],
+    ) -> None:
         self._output = output
+        self._may_beat = may_beat
         self._row_group_tokens = row_group_tokens
-        self._since = _now()
+        self.writer = Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid())
+        self.since = _now()
         self._published = published
         self._expected: Mapping[str, int] | None = None
         self._encoded: int | None = None
@@ -86,14 +100,16 @@ class Marker:
                     return
             except queue.Empty:
                 pass
+            if not self._may_beat():
+                continue
             with suppress(StorageError):  # a beat is left out; the run itself finds out what is wrong
                 self._output.write_growing(self._growing().to_json())
 
     def _growing(self) -> Growing:
         files = self._published
         return Growing(
-            writer=Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid()),
-            since=self._since,
+            writer=self.writer,
+            since=self.since,
             updated=_now(),
             files=len(files),
             documents=sum(each.documents for each in files),
@@ -115,17 +131,26 @@ class Marker:
 
 
 @contextmanager
-def marked_as_growing(output: OutputFolder, row_group_tokens: int, published: Sequence[FileEntry]) -> Iterator[Marker]:
-    """Say of a set that it grows, for the length of a block that completes it; say why, if it does not."""
-    marker = Marker(output, row_group_tokens, published)
-    try:
-        marker.begin()
-        yield marker
-    except BaseException as error:
-        with suppress(Exception):  # the first error is the one to tell
-            marker.end(_reason(error))
-        raise
-    marker.end(None)
+def marked_as_growing(
+    output: OutputFolder,
+    row_group_tokens: int,
+    published: Sequence[FileEntry],
+    may_beat: Callable[[], bool] = lambda: True,
+) -> Iterator[Marker]:
+    """Say of a set that it grows, for the length of a block that completes it; say why, if it does not.
+
+    Where this process cannot say so any more, another one does. The arguments are those of `Marker`.
+    """
+    marker = Marker(output, row_group_tokens, published, may_beat)
+    with watched(output, marker.writer, marker.since):
+        try:
+            marker.begin()
+            yield marker
+        except BaseException as error:
+            with suppress(Exception):  # the first error is the one to tell
+                marker.end(_reason(error))
+            raise
+        marker.end(None)
 
 
 def _reason(error: BaseException) -> str:

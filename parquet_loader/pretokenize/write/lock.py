@@ -5,14 +5,16 @@ run is refused, and a run after a SIGKILL is not. An object store has no such lo
 leaves its name, and the one before finds another's name when it next wants to write its journal, and ends.
 
 A process can take the lock for one that it starts: the lock is of the open file, whose descriptor the child inherits.
+A fork inherits it as well, which is not meant, and lets go of it.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ...errors import ConfigError, PathNotFoundError, StorageError
 from ...storage.filesystems import Filesystem
@@ -23,10 +25,12 @@ try:
 except ImportError:  # Windows: names, as on an object store
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LOCK_NAME", "Claim", "claimed", "has_locks", "lock_folder"]
+__all__ = ["LOCK_NAME", "Claim", "claimed", "has_locks", "keep_from_forks", "lock_folder", "release"]
 
 
 LOCK_NAME = "lock"
+_SECONDS_OF_A_WORD = 2.0  # longer than the watcher of a run that was killed takes to say so, see `watch`
+_PAUSE_SECONDS = 0.05
 
 
 class Claim:
@@ -60,12 +64,14 @@ def has_locks(filesystem: Filesystem) -> bool:
 
 
 def lock_folder(folder: str, name: str) -> int:
-    """Lock a local folder that exists, until the descriptor and all that were inherited of it are closed.
+    """Lock a local folder that exists, until the descriptor and all that were inherited of it are closed. `release` it.
 
     Raises:
         ConfigError: another process of this machine, or of one that shares the disk, holds it.
     """
-    return _locked(f"{folder}/{LOCK_NAME}", name)
+    descriptor = _locked(f"{folder}/{LOCK_NAME}", name)
+    keep_from_forks(descriptor)
+    return descriptor
 
 
 @contextmanager
@@ -87,11 +93,52 @@ def claimed(filesystem: Filesystem, folder: str, name: str, lock: int | None = N
         filesystem.replace(path, token)
         yield Claim(filesystem, path, name, token)
         return
-    descriptor = lock_folder(folder, name) if lock is None else lock
+    descriptor = _lock_soon(folder, name) if lock is None else lock
+    keep_from_forks(descriptor)
+    os.set_inheritable(descriptor, False)
     try:
         yield Claim(filesystem, path, name, None)
     finally:
+        release(descriptor)
+
+
+# Descriptors that stand for the life of this very process.
+_own: set[int] = set()
+
+
+def keep_from_forks(descriptor: int) -> None:
+    """Have forks of this process close a descriptor, so that it is closed when this process ends. `release` it."""
+    _own.add(descriptor)
+
+
+def release(descriptor: int) -> None:
+    """Close a descriptor that was kept from forks; in a fork it is closed."""
+    if descriptor in _own:
+        _own.discard(descriptor)
         os.close(descriptor)
+
+
+def _leave_to_the_parent() -> None:
+    for descriptor in _own:
+        with suppress(OSError):
+            os.close(descriptor)
+    _own.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _lock_soon(folder: str, name: str) -> int:
+    """`lock_folder`; whoever holds the lock for a moment is waited for."""
+    end = time.monotonic() + _SECONDS_OF_A_WORD
+    while True:
+        try:
+            return lock_folder(folder, name)
+        except ConfigError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _locked(path: str, name: str) -> int:

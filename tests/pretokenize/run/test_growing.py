@@ -9,15 +9,18 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError
+from parquet_loader import ParquetLoader
+from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError, WriterFailedError
 from parquet_loader.pretokenize import (
     Manifest,
     PretokenizeOptions,
@@ -27,6 +30,7 @@ from parquet_loader.pretokenize import (
     verify_set,
 )
 from parquet_loader.pretokenize.write.folder import OutputFolder
+from parquet_loader.pretokenize.write.lock import release
 from parquet_loader.storage.growing import Growing, Writer
 
 SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 9000, "batch_bytes": 1500}
@@ -287,10 +291,8 @@ def test_a_bad_record_is_the_reason_and_its_cure_works(
     assert not (tmp_path / "out" / "_growing.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_is_told_and_a_kill_leaves_the_heart_still(
-    tmp_path: Path, command: list[str], tool_env: dict[str, str], number: int
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_told(tmp_path: Path, command: list[str], tool_env: dict[str, str], number: int) -> None:
     (tmp_path / "in.txt").write_text("some words\n" * 1_000_000)
     sizes = ["--row-group-tokens", "20_000", "--file-tokens", "60_000"]
     arguments = ["--input", "in.txt", "--output", "out", "--tokenizer", "bytes", "--publish", "as-finished", *sizes]
@@ -301,19 +303,145 @@ def test_a_signal_is_told_and_a_kill_leaves_the_heart_still(
         process.send_signal(number)
     found = marker(tmp_path / "out")
     assert found.writer.pid == process.pid
-    if number == signal.SIGKILL:
-        assert (found.state, found.reason) == ("growing", None)
-    else:
-        assert found.state == "failed"
-        assert found.reason == f"ended by {signal.Signals(number).name}; rerun the same command to resume"
+    assert found.state == "failed"
+    assert found.reason == f"ended by {signal.Signals(number).name}; rerun the same command to resume"
+
+
+@pytest.fixture
+def slow(
+    options: Callable[..., PretokenizeOptions], slow_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., PretokenizeOptions]:
+    """Options of a source that takes its time, if any; it is no part of what is written."""
+    monkeypatch.syspath_prepend(slow_source)
+
+    def make(output: str, seconds: float = 0) -> PretokenizeOptions:
+        return options(output, source="slow:Slow", inputs=(str(seconds), "9999"))
+
+    return make
+
+
+@pytest.fixture
+def start_slow(
+    slow_source: Path, command: list[str], tool_env: dict[str, str], tmp_path: Path
+) -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts the command of those options, so slowly that no test sees its end; what it says goes to a file `log`."""
+
+    def start(*more: str, source: str = "slow:Slow") -> subprocess.Popen[bytes]:
+        sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+        arguments = ["--source", source, "--input", "0.1", "9999", "--output", "out", "--tokenizer", "bytes", *sizes]
+        env = tool_env | {"PYTHONPATH": os.pathsep.join([tool_env["PYTHONPATH"], str(slow_source)])}
+        with (tmp_path / "log").open("w") as log:
+            whole = [*command, *arguments, "--publish", "as-finished", *more]
+            return subprocess.Popen(whole, cwd=tmp_path, env=env, stderr=log)
+
+    return start
+
+
+def wait_for_a_file(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    while not (folder / "part-0000001.parquet").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_reader_learns_of_a_command_that_is_killed_and_can_go_on_once_it_is_rerun(
+    tmp_path: Path, slow: Callable[..., PretokenizeOptions], start_slow: Callable[..., Any], workers: str
+) -> None:
+    out = tmp_path / "out"
+    with start_slow("--workers", workers) as process:
+        wait_for_a_file(out, process)
+        with ParquetLoader(out, seq_len=16, lanes=4, window=2, follow=True) as loader:
+            next(iter(loader))
+            (tmp_path / "log").write_text("allocation failed\n")
+            process.kill()
+            killed = (
+                r"the writer of .*out has failed: it was killed, .*; the last line of its log is: allocation failed\."
+            )
+            with pytest.raises(WriterFailedError, match=killed):
+                list(loader)
+            assert (marker(out).state, marker(out).writer.pid) == ("failed", process.pid)
+            files = contents(out)
+            pretokenize(slow("out"))
+            assert next(iter(loader)).tokens.shape == (4, 16)
+    pretokenize(slow("quiet"))
+    assert contents(out) == contents(tmp_path / "quiet")
+    assert all(contents(out)[name] == files[name] for name in files if name.startswith("part"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_of_a_writer_that_is_killed_is_no_hindrance(
+    tmp_path: Path, slow: Callable[..., PretokenizeOptions], slow_source: Path, start_slow: Callable[..., Any]
+) -> None:
+    """Such as the workers of a source's own, which have all that the writer has open, and may live on without it."""
+    (slow_source / "forks.py").write_text("""
+import os, pathlib, time
+from slow import Slow
+
+class Forks(Slow):
+    def records(self, cursor=None):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        pathlib.Path("child").write_text(str(child))
+        yield from super().records(cursor)
+""")
+    with start_slow(source="forks:Forks") as process:
+        wait_for_a_file(tmp_path / "out", process)
+        process.kill()
+    while marker(tmp_path / "out").state == "growing":
+        time.sleep(0.01)
+    assert str(marker(tmp_path / "out").reason).startswith("it was killed")
+    pretokenize(slow("out"))
+    pretokenize(slow("quiet"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "quiet")
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # it lived
+
+
+def test_a_run_waits_for_a_moment_for_who_is_in_the_folder(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    """As the watcher of a run that was killed is, when that is rerun at once."""
+    lock = OutputFolder(str(tmp_path / "out")).lock()
+    assert lock is not None
+    thread = threading.Timer(0.3, release, (lock,))
+    thread.start()
+    assert pretokenize(options()).manifest.documents == 600
+    thread.join()
 
 
 # --- what is refused, and what is replaced
 
 
-def test_several_ranks_are_refused(options: Callable[..., PretokenizeOptions]) -> None:
-    with pytest.raises(ConfigError, match=r"publish='as-finished' is for one rank alone: .* after all of rank 0's"):
+def test_several_ranks_are_refused_and_a_mixture_of_a_set_of_each_can_be_followed(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], jsonl: Callable[..., Path], texts: list[str]
+) -> None:
+    refused = (
+        r"publish='as-finished' is for one rank alone: .* inputs and an output of its own, .* mixture of these sets"
+    )
+    with pytest.raises(ConfigError, match=refused):
         options(world_size=2)
+    shares = {f"out{rank}": str(jsonl(texts[rank::2], f"{rank}.jsonl")) for rank in range(2)}
+
+    def write(output: str, share: str) -> None:
+        pretokenize(options(output, inputs=(share,), rank=0, world_size=1), progress=lambda _: time.sleep(0.02))
+
+    def batches() -> list[list[list[int]]]:
+        sources = {name: tmp_path / name for name in shares}
+        weights, run = dict.fromkeys(shares, 1), {"seq_len": 16, "lanes": 4, "window": 1, "follow": True}
+        with ParquetLoader(sources, weights=weights, **run) as loader:
+            return [batch.tokens.tolist() for batch in islice(loader, 150)]
+
+    threads = [threading.Thread(target=write, args=each) for each in shares.items()]
+    for thread in threads:
+        thread.start()
+    while not all((tmp_path / name / "_growing.json").exists() for name in shares):
+        time.sleep(0.01)
+    while_they_grow = batches()
+    for thread in threads:
+        thread.join()
+    assert len(while_they_grow) == 150
+    assert while_they_grow == batches()
 
 
 def test_the_way_of_publishing_cannot_change_within_a_run(options: Callable[..., PretokenizeOptions]) -> None:

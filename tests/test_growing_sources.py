@@ -1,0 +1,347 @@
+"""Sources that may still grow: what of them is refused, what is followed, and that the first file is waited for."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from growing_sets import Writer, copy_finished, make_files, quick_looks, take
+
+from parquet_loader import (
+    Component,
+    ConfigError,
+    DataError,
+    GrowthTimeoutError,
+    ParquetLoader,
+    PathNotFoundError,
+    WriterFailedError,
+    build_index,
+)
+from parquet_loader.torch import TokenDataset
+
+__all__ = ["quick_looks"]
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+OPTIONS: dict[str, Any] = {"seq_len": 16, "lanes": 8, "window": 3, "seed": 7, "follow": True, "wait_seconds": 20}
+PATTERNS = ("growing/*.parquet", "growing/part-*", "*/*.parquet", "gr*", "growing/**", "**/part-*.parquet", "growing/*")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return make_files(tmp_path_factory.mktemp("files"), 0)
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Path:
+    (tmp_path / "sets").mkdir()
+    return tmp_path / "sets"
+
+
+@pytest.fixture
+def writer(files: list[Path], sets: Path) -> Writer:
+    return Writer(sets / "growing", files)
+
+
+def opened(source: object, **changes: Any) -> ParquetLoader:
+    return ParquetLoader(source, **{**OPTIONS, **changes})  # type: ignore[arg-type]
+
+
+def after(seconds: float, work: Callable[[], object]) -> threading.Timer:
+    thread = threading.Timer(seconds, work)
+    thread.start()
+    return thread
+
+
+# ── globs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_growing_set_is_refused_by_whatever_glob_it_is_named(pattern: str, writer: Writer, sets: Path) -> None:
+    writer.show(2)
+    with pytest.raises(ConfigError, match=r"sets/growing is still being written"):
+        opened(sets / pattern, follow=False)
+    writer.finish()
+    assert len(build_index(sets / pattern).files) == 8
+
+
+def test_a_glob_that_finds_nothing_yet_tells_of_the_set_that_is_being_written(writer: Writer) -> None:
+    with pytest.raises(ConfigError, match="growing is still being written"):
+        build_index(writer.folder / "*.parquet")
+
+
+def test_a_glob_of_one_kind_of_folder_tells_of_a_marker_above_them(files: list[Path], sets: Path) -> None:
+    growing = Writer(sets / "growing", [])
+    (growing.folder / "lang=en").mkdir()
+    shutil.copy(files[0], growing.folder / "lang=en")
+    with pytest.raises(ConfigError, match="growing is still being written"):
+        build_index(growing.folder / "lang=*" / "*.parquet")
+
+
+def test_files_that_are_named_one_by_one_are_what_they_are(writer: Writer) -> None:
+    writer.show(3)
+    named = sorted(writer.folder.glob("*.parquet"))
+    assert [file.path for file in build_index(named).files] == [path.name for path in named]
+
+
+def test_a_glob_is_followed_as_its_folder_is(writer: Writer, files: list[Path], tmp_path: Path) -> None:
+    with opened(copy_finished(files, tmp_path / "finished")) as loader:
+        expected = take([loader], 200)
+    writer.show(2)
+    writer.put("other-0.parquet", b"which the glob does not name")
+    thread = after(0.2, writer.finish)
+    with opened(writer.folder / "part-*.parquet") as loader:
+        found = take([loader], 60)
+        state = loader.state_dict()
+    thread.join()
+    with opened(writer.folder / "part-*.parquet", follow=False) as loader:
+        loader.load_state_dict(state)
+        assert np.array_equal([*found, *take([loader], 140)], expected)
+
+
+def test_a_set_below_a_followed_folder_that_is_still_written_keeps_it_from_being_complete(
+    writer: Writer, sets: Path
+) -> None:
+    writer.show(3)
+    (sets / "_COMPLETE").touch()
+    for source in (sets, sets / "*" / "*.parquet"):
+        with opened(source, complete_after=0) as loader, pytest.raises(TypeError, match="still being written"):
+            len(loader)
+    writer.finish()
+    with opened(sets / "*" / "*.parquet") as loader:
+        assert len(loader)
+
+
+# ── the ways out of a refusal ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_way_out_of_a_refusal_works_and_gives_the_order_that_it_says(
+    writer: Writer, files: list[Path], tmp_path: Path
+) -> None:
+    finished = copy_finished(files, tmp_path / "finished")
+    with opened(finished) as loader:
+        as_stored = take([loader], 60)
+    with opened(finished, follow=False) as loader:
+        over_all_of_it = take([loader], 60)
+    assert not np.array_equal(as_stored, over_all_of_it)
+    writer.show(4)
+    with pytest.raises(ConfigError) as refused:
+        opened(writer.folder, follow=False)
+    told = str(refused.value)
+    assert "Read it while it grows, with follow=True (--follow of a command), first in the order of its files" in told
+    with opened(writer.folder) as loader:
+        found = take([loader], 10)
+        state = loader.state_dict()
+    assert "or wait until it is complete" in told
+    assert "for an order that is shuffled over all of it" in told
+    writer.finish()
+    with opened(writer.folder, follow=False) as loader:
+        assert np.array_equal(take([loader], 60), over_all_of_it)
+    assert "A run that has followed it goes on either way, in its order" in told
+    for follow in (True, False):
+        with opened(writer.folder, follow=follow) as loader:
+            loader.load_state_dict(state)
+            assert np.array_equal([*found, *take([loader], 50)], as_stored)
+
+
+def test_each_way_out_of_a_wait_works_and_gives_the_order_that_it_says(files: list[Path], tmp_path: Path) -> None:
+    finished = copy_finished(files, tmp_path / "finished")
+    with opened(finished) as loader:
+        expected = take([loader], 200)
+    with opened(finished, follow=False) as loader:
+        other = take([loader], 60)
+    (finished / "_manifest.json").unlink()
+    with opened(finished, wait_seconds=0) as loader:
+        with pytest.raises(GrowthTimeoutError) as refused:
+            for _ in loader:
+                pass
+        state = loader.state_dict()
+    told = str(refused.value)
+    assert "has not grown so far (wait_seconds is 0), and is not complete" in told
+    found = expected[: state["position"] // OPTIONS["seq_len"]]
+    assert "or give complete_after" in told
+    assert "or leave out follow: a state keeps its run's order, and a new run has another one" in told
+    for ways in ({"complete_after": 0}, {"follow": False}, {}):
+        if not ways:
+            assert "say so by a file _COMPLETE" in told
+            (finished / "_COMPLETE").touch()
+        with opened(finished, **ways) as loader:
+            loader.load_state_dict(state)
+            assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
+    with opened(finished, follow=False) as loader:
+        assert np.array_equal(take([loader], 60), other)
+
+
+# ── files that come later ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"PAR1 and no more")
+
+
+def of_another_column(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1]], "loss_mask": [[1]]}), path)
+
+
+def of_floats(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1.5]], "labels": [[1]]}), path)
+
+
+def of_other_labels(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1]], "labels": [[1.5]]}), path)
+
+
+def of_large_ids(path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[60_000]], "labels": [[1]]}), path)
+
+
+@pytest.mark.parametrize("make", [damaged, of_another_column, of_floats, of_other_labels, of_large_ids])
+def test_a_bad_file_that_comes_later_is_named_with_its_folder_and_may_be_mended(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    def good(path: Path) -> None:
+        pq.write_table(pa.table({"tokens": [[1] * 60] * 40, "labels": [[2] * 60] * 40}), path, row_group_size=20)
+
+    good(tmp_path / "0.parquet")
+    with opened(tmp_path, window=1, aligned=["labels"], vocab_size=60_000, epochs=1) as loader:
+        take([loader], 5)
+        make(tmp_path / "1.parquet")
+        with pytest.raises((ConfigError, DataError)) as refused:
+            for _ in loader:
+                pass
+        assert str(refused.value).startswith(f"{tmp_path}/1.parquet")
+        assert str(refused.value).endswith("It has come to a set that is followed: mend it or take it out")
+        good(tmp_path / "1.parquet")
+        (tmp_path / "_COMPLETE").touch()
+        count = loader.state_dict()["position"] // 16
+        assert count + sum(1 for _ in loader) == -(-2 * 40 * 60 // (16 * 8))
+
+
+def test_a_run_that_its_memory_has_ended_resumes_exactly_with_more(tmp_path: Path) -> None:
+    made = []
+    for number, count in enumerate((10, 10, 10, 80_000)):
+        made.append(tmp_path / f"part-{number}.parquet")
+        documents = [[number * 1000 + place for place in range(30)]] * count
+        pq.write_table(pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))}), made[-1])
+    with opened(copy_finished(made, tmp_path / "finished"), window=1) as loader:
+        expected = take([loader], 200)
+    growing = Writer(tmp_path / "growing", made)
+    growing.show(2)
+    with opened(growing.folder, window=1, budget_bytes=20_000_000) as loader:
+        found = take([loader], 2)
+        growing.finish()
+        batches = iter(loader)
+        with pytest.raises(ConfigError, match="budget_bytes 20,000,000 is too small"):
+            while True:
+                found.append(next(batches).tokens)
+        state = loader.state_dict()
+        assert state["position"] == len(found) * 16
+    for follow in (True, False):
+        with opened(growing.folder, window=1, budget_bytes=500_000_000, follow=follow) as loader:
+            loader.load_state_dict(state)
+            assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
+
+
+# ── the first file ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "a folder of other files", "a glob"])
+def test_the_first_file_is_waited_for_and_that_is_said_at_once(
+    there: str, files: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(copy_finished(files, tmp_path / "finished")) as loader:
+        expected = take([loader], 5)
+    folder = tmp_path / "set" / "growing"
+    if there != "nothing":
+        folder.mkdir(parents=True)
+    if there == "a folder of other files":
+        (folder / "notes.txt").touch()
+
+    def write() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        Writer(folder, files).finish()
+
+    thread = after(0.3, write)
+    with opened(folder / "*.parquet" if there == "a glob" else folder) as loader:
+        assert np.array_equal(take([loader], 5), expected)
+    thread.join()
+    (told,) = [record.message for record in caplog.records if "waiting for" in record.message]
+    assert told.startswith(f"waiting for the first file of {folder}, up to 20 s (wait_seconds): ")
+    assert {"nothing": "there is no", "a folder of other files": "notes.txt"}.get(there, "found nothing") in told
+
+
+def test_patience_with_a_first_file_ends_with_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*typo for 0.05 s .*: there is no .*typo"):
+        opened(tmp_path / "typo", wait_seconds=0.05)
+    # Nothing is never complete, whatever time goes by.
+    with pytest.raises(GrowthTimeoutError, match="no file has come"):
+        opened(tmp_path / "typo", wait_seconds=0.05, complete_after=0)
+
+
+def test_a_failure_before_the_first_file_is_told_at_once(writer: Writer) -> None:
+    writer.beat("failed", "no such tokenizer")
+    with pytest.raises(WriterFailedError, match="no such tokenizer"):
+        opened(writer.folder)
+
+
+def test_a_set_that_is_said_to_be_complete_without_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(PathNotFoundError, match="holds no Parquet"):
+        opened(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="an interrupt of the main thread")
+def test_an_interrupt_ends_the_wait_for_a_first_file(tmp_path: Path) -> None:
+    thread = after(0.2, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path / "nothing")
+    thread.join()
+
+
+def test_every_way_to_a_set_waits_for_its_first_file(files: list[Path], tmp_path: Path) -> None:
+    finished = copy_finished(files, tmp_path / "finished")
+    more = {"weights": {"new": 1, "old": 1}, "follow": False}
+
+    def mixture(new: Path) -> list[np.ndarray]:
+        with opened({"new": Component(new, follow=True), "old": finished}, **more) as loader:
+            return take([loader], 3)
+
+    def tensors(new: Path) -> list[np.ndarray]:
+        with TokenDataset(str(new), **OPTIONS) as dataset:
+            batches = iter(dataset)
+            return [next(batches)["input_ids"].numpy() for _ in range(3)]
+
+    for number, ways in enumerate((mixture, tensors)):
+        growing = tmp_path / str(number)
+        thread = after(0.2, lambda growing=growing: Writer(growing, files).finish())
+        assert np.array_equal(ways(growing), ways(finished))
+        thread.join()
+
+
+def test_ranks_may_come_before_the_first_file(files: list[Path], tmp_path: Path) -> None:
+    with opened(copy_finished(files, tmp_path / "finished")) as loader:
+        expected = take([loader], 5)
+    found: dict[int, ParquetLoader] = {}
+
+    def begin(rank: int) -> None:
+        found[rank] = opened(tmp_path / "growing", rank=rank, world_size=2)
+
+    threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    Writer(tmp_path / "staged", files).finish()
+    assert not found
+    (tmp_path / "staged").rename(tmp_path / "growing")
+    for thread in threads:
+        thread.join()
+    with found[0], found[1]:
+        assert np.array_equal(take([found[0], found[1]], 5), expected)
