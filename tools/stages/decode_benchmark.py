@@ -53,7 +53,7 @@ def documents(tokens: int, mean: int, vocabulary: int, seed: int = 0) -> pa.Tabl
 
 
 def only_chunk(file: bytes) -> tuple[memoryview, ColumnChunk]:
-    """The one column chunk of a file, as `decode_chunk` takes it."""
+    """The one column chunk of a file: its bytes, and its entry."""
     metadata = pq.ParquetFile(pa.BufferReader(file)).metadata
     column = metadata.row_group(0).column(0)
     start = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
