@@ -192,7 +192,6 @@ class OpenChunk:
                 self.fallback = str(reason)
 
     def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
-        """See `formats.base.OpenChunk.cost_bytes`."""
         return int(self._cost(ChunkSize.of_chunk(self.chunk), dtype, eos))
 
     def _cost(self, size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
@@ -214,7 +213,6 @@ class OpenChunk:
         last: int | None = None,
         low: int = 0,
     ) -> Iterator[TokenPart]:
-        """See `formats.base.OpenChunk.parts`."""
         chunk = self.chunk
         assert bound is None or dtype is not None
         wanted = _wanted(chunk.layout, dtype, bound, low)
@@ -265,7 +263,6 @@ class OpenChunk:
         return np.diff(np.concatenate([*starts, [tokens]]))
 
     def unverified(self) -> Iterator[memoryview]:
-        """See `formats.base.OpenChunk.unverified`."""
         begin = 0
         for page in (page for part in self._parts for page in part):
             if page.checksum is not None:
