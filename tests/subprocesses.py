@@ -7,17 +7,29 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PROGRAM_SECONDS = 120  # a deadlock is a failure
 
 
-def start(program: str, *arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start a program, indented as the test that holds it; the package is that of the tests."""
+def start(
+    program: str, *arguments: object, environment: Mapping[str, str] | None = None, before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start a program, indented as the test that holds it; the package is that of the tests. ``before`` runs it."""
     paths = [str(Path(__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-X", "faulthandler", "-c", textwrap.dedent(program), *map(str, arguments)],
+        [
+            *before,
+            sys.executable,
+            "-W",
+            "error",
+            "-X",
+            "faulthandler",
+            "-c",
+            textwrap.dedent(program),
+            *map(str, arguments),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -38,6 +50,8 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def run(program: str, *arguments: object, environment: Mapping[str, str] | None = None) -> str:
+def run(
+    program: str, *arguments: object, environment: Mapping[str, str] | None = None, before: Sequence[str] = ()
+) -> str:
     """Start a program and wait for its clean end."""
-    return finish(start(program, *arguments, environment=environment))
+    return finish(start(program, *arguments, environment=environment, before=before))

@@ -302,8 +302,7 @@ def background(
     """
     options = replace(options, publish="as-finished")
     refuse_unknown_elsewhere("hf" if options.preset is not None else options.source)
-    # Nobody who trains shall wait for a storage that is away.
-    output = OutputFolder(options.output, options.storage_options, patient=False)
+    output = OutputFolder(options.output, options.storage_options)
     writer = Background(options, output, _to_replace(output, options))
 
     def start() -> tuple[subprocess.Popen[bytes], Path] | None:

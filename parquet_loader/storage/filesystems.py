@@ -33,14 +33,15 @@ T = TypeVar("T")
 
 
 def open_filesystem(
-    url: str, storage_options: Mapping[str, object] | None = None, *, patient: bool = True
+    url: str, storage_options: Mapping[str, object] | None = None, *, patient: bool = False
 ) -> tuple[Filesystem, str]:
     """The filesystem of a URL or local path, and the path within it.
 
     Args:
         url: a local path or any URL that fsspec knows, such as ``s3://bucket/folder``.
         storage_options: handed to the filesystem of a URL; a local path has no use for them.
-        patient: whether a request is tried again for about a minute, where the filesystem leaves that open: S3's.
+        patient: whether a request is tried again for about a minute, where the filesystem leaves that open: S3's. It is
+            for a storage that has answered already.
 
     Raises:
         ConfigError: a protocol that is unknown, or whose package is not installed.
@@ -54,7 +55,7 @@ def open_filesystem(
 
 
 def open_together(
-    urls: Sequence[str], storage_options: Mapping[str, object], *, patient: bool = True
+    urls: Sequence[str], storage_options: Mapping[str, object], *, patient: bool = False
 ) -> tuple[Filesystem, list[str]]:
     """The one filesystem of several URLs, and their paths in it."""
     locations = [Location(url) for url in urls]

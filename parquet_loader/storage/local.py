@@ -77,7 +77,7 @@ class LocalStorage:
             names: of files that are wanted too.
             stop: as for `read`.
         """
-        return self.find(lambda inside: is_data(inside) or inside in names), self._base
+        return self._with_beside(self.find(lambda inside: is_data(inside) or inside in names)), self._base
 
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
         """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
@@ -86,13 +86,18 @@ class LocalStorage:
         return files, {path[len(self._base) :]: error for path, error in lost.items()}
 
     def _data_files(self, lost: dict[str, StorageError] | None) -> list[FileInfo]:
-        listing = self.find(is_data, lost)
-        beside = [(path, status) for path in listing.beside() if (status := status_of(path)) is not None]
-        listing.found.append([_found(path, status, is_beside=True) for path, status in beside])
+        listing = self._with_beside(self.find(is_data, lost))
         self.still_grows = bool(listing.growing())
         return listing.data_files(
             self._base, self.root, self._kind, follow=self._takes_growing, read=lambda path: Path(path).read_bytes()
         )
+
+    @staticmethod
+    def _with_beside(listing: Listing) -> Listing:
+        """A listing, and what lies beside the files that are named and tells of them."""
+        beside = [(path, status) for path in listing.beside() if (status := status_of(path)) is not None]
+        listing.found.append([_found(path, status, is_beside=True) for path, status in beside])
+        return listing
 
     def find(self, wants: Callable[[str], bool], lost: dict[str, StorageError] | None = None) -> Listing:
         """All files that are wanted, of whatever kind; ``lost`` is given those that cannot be looked at."""

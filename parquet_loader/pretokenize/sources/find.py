@@ -180,7 +180,7 @@ def _listed(
     for place, urls in groups.items():
         paths = [path for url in urls if (path := local_path(url)) is not None]
         storage = LocalStorage(paths) if paths else FsspecStorage(urls, storage_options)
-        filesystem = open_filesystem(paths[0])[0] if paths else open_together(urls, storage_options)[0]
+        filesystem = open_filesystem(paths[0])[0] if paths else open_together(urls, storage_options, patient=True)[0]
         listed[place] = filesystem, iter(storage.find(lambda inside: not is_hidden(inside)).found)
     for url in inputs:
         filesystem, each = listed[_place_of(url)]

@@ -73,12 +73,12 @@ class OutputFolder:
         storage_options: Mapping[str, object] | None = None,
         *,
         staging: str = _STAGING_NAME,
-        patient: bool = True,
     ) -> None:
         self.name = str(Location(url))
         self.found_staging = False
         self.filesystem: Filesystem
-        self.filesystem, path = open_filesystem(url, storage_options, patient=patient)
+        self.filesystem, path = open_filesystem(url, storage_options)
+        self._given = (Location(url), storage_options)
         self._path = path.rstrip("/")
         self.staging_name = staging
         self._staging = f"{self._path}/{staging}"
@@ -172,6 +172,8 @@ class OutputFolder:
             ConfigError: another run is in the folder.
         """
         self.found_staging = self.filesystem.exists(self._staging)
+        if not self.filesystem.is_local:  # it has answered: what fails from here on may pass
+            self.filesystem, _ = open_filesystem(*self._given, patient=True)
         self._make_staging()
         with claimed(self.filesystem, self._staging, self.name, lock) as claim:
             self._claim = claim

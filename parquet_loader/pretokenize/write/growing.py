@@ -30,6 +30,9 @@ __all__ = ["Marker", "marked_as_growing"]
 _PROGRAM = "parquet_loader.pretokenize"
 _SECONDS_OF_A_RATE = 60.0
 _SECONDS_TO_END = 30.0
+# What is given up so that the marker can be written when the disk is full; it cannot be compressed.
+_RESERVE_NAME = "reserve"
+_RESERVE_BYTES = 16_384
 
 
 class Marker:
@@ -81,6 +84,8 @@ class Marker:
             StorageError: it cannot be written.
         """
         self._output.write_growing(self._growing().to_json())
+        if self._output.filesystem.is_local:
+            self._output.write_staged(_RESERVE_NAME, os.urandom(_RESERVE_BYTES))
         self._thread.start()
 
     def end(self, reason: str | None) -> None:
@@ -90,8 +95,12 @@ class Marker:
         if reason is None:
             self._output.remove_growing()
         else:
-            failed = replace(self._growing(), state="failed", reason=reason, tokens_per_second=None)
-            self._output.write_growing(failed.to_json())
+            failed = replace(self._growing(), state="failed", reason=reason, tokens_per_second=None).to_json()
+            try:
+                self._output.write_growing(failed)
+            except StorageError:
+                self._output.remove_staged(_RESERVE_NAME)
+                self._output.write_growing(failed)
 
     def _beat(self) -> None:
         while True:

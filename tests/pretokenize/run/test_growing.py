@@ -7,6 +7,8 @@ import io
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -18,6 +20,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import subprocesses
 
 from parquet_loader import ParquetLoader
 from parquet_loader.errors import ConfigError, DataError, PathNotFoundError, StorageError, WriterFailedError
@@ -289,6 +292,43 @@ def test_a_bad_record_is_the_reason_and_its_cure_works(
     manifest = pretokenize(options(on_bad_record="skip")).manifest
     assert (manifest.documents, manifest.skipped.bad) == (599, 1)
     assert not (tmp_path / "out" / "_growing.json").exists()
+
+
+SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount"]
+FULL = """
+    import subprocess, sys
+    from parquet_loader.errors import StorageError
+    from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
+    from parquet_loader.pretokenize.write.folder import OutputFolder
+
+    disk, text = sys.argv[1:]
+    sizes = {"row_group_tokens": 2000, "file_tokens": 9000, "batch_bytes": 1500}
+    options = PretokenizeOptions(
+        inputs=(text,), output=f"{disk}/out", tokenizer="bytes", publish="as-finished", **sizes
+    )
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80k", "tmpfs", disk], check=True)
+    try:
+        pretokenize(options)
+    except StorageError as error:
+        growing = OutputFolder(f"{disk}/out").read_growing()
+        print(growing.state, growing.files > 0, growing.reason == str(error), growing.reason)
+    subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
+    print(pretokenize(options).manifest.to_json() == pretokenize(
+        PretokenizeOptions(inputs=(text,), output=f"{disk}/quiet", tokenizer="bytes", publish="as-finished", **sizes)
+    ).manifest.to_json())
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run([*SMALL_DISK, "true"], check=False).returncode != 0,
+    reason="nobody may mount a small disk here",
+)
+def test_a_full_disk_has_room_for_the_reason(tmp_path: Path, options: Callable[..., PretokenizeOptions]) -> None:
+    (tmp_path / "disk").mkdir()
+    out = subprocesses.run(FULL, tmp_path / "disk", *options().inputs, before=SMALL_DISK)
+    failed, completed = out.splitlines()
+    assert re.fullmatch(r"failed True True cannot write .*: No space left on device", failed)
+    assert completed == "True"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
