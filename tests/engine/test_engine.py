@@ -292,13 +292,13 @@ def test_small_row_groups_are_decoded_together_to_the_same_batches(
     folder = write_set(tmp_path, unique_groups(random_files(rng, files=3, groups=30, documents=20, length=40)))
     options = dict(seq_len=10, lanes=6, window=20, eos_id=eos_id, epochs=1, threads=2)
     found = []
-    decode_framed = decode._decode_framed
+    decode_framed = decode.decode_with_pyarrow
 
     def noted(raws: list[memoryview], chunks: list[ColumnChunk]) -> TokenBlock:
         found.append(len(chunks))
         return decode_framed(raws, chunks)
 
-    monkeypatch.setattr(decode, "_decode_framed", noted)
+    monkeypatch.setattr(decode, "decode_with_pyarrow", noted)
     with ParquetLoader(folder, **options) as loader:
         together = [batch.tokens for batch in loader]
         stats = loader.stats()

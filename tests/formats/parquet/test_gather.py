@@ -62,7 +62,7 @@ def test_text_that_repeats_tokens_is_left_to_pyarrow_but_for_its_levels(monkeypa
     files = []
     hosted = gather.hosted_tokens
     monkeypatch.setattr(decode, "hosted_tokens", lambda *given: files.append(1) or hosted(*given))
-    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    monkeypatch.setattr(decode, "decode_with_pyarrow", no_framing)
     for repeats in (True, False):
         file = token_groups(12, 20_000, repeats=repeats)
         assert together(counted(file), **INT32) == as_pyarrow_reads(file, None)
@@ -132,7 +132,7 @@ def token_groups(
 def test_pages_of_many_row_groups_give_what_pyarrow_reads(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kind: str, target: str, eos_id: int | None, empty: bool
 ) -> None:
-    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    monkeypatch.setattr(decode, "decode_with_pyarrow", no_framing)
     file = token_groups(18, 3_000, kind=pa.type_for_alias(kind), empty=empty, **options)
     found = together(counted(file), dtype=np.dtype(target), bound=50_000, eos_id=eos_id)
     assert found == as_pyarrow_reads(file, eos_id)
@@ -142,7 +142,7 @@ def test_pages_of_many_row_groups_give_what_pyarrow_reads(
     "groups", [[100, 100], [60_000, 100, 60_000], [3] * 40, [2_000] * 40, [504, 505, 1008, 511] * 4]
 )
 def test_row_groups_of_different_sizes_are_decoded_together(monkeypatch: pytest.MonkeyPatch, groups: list[int]) -> None:
-    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    monkeypatch.setattr(decode, "decode_with_pyarrow", no_framing)
     rng = np.random.default_rng(0)
     chunks, expected = [], []
     for number, tokens in enumerate(groups):
@@ -160,7 +160,7 @@ def test_row_groups_of_different_sizes_are_decoded_together(monkeypatch: pytest.
 def test_row_groups_of_different_types_and_codecs_are_decoded_together(
     monkeypatch: pytest.MonkeyPatch, repeats: bool
 ) -> None:
-    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    monkeypatch.setattr(decode, "decode_with_pyarrow", no_framing)
     chunks: list[Chunk] = []
     tokens: list[int] = []
     starts: list[int] = []
@@ -376,7 +376,7 @@ def test_what_many_pages_hold_stays_within_the_sum_of_the_costs(
     target: str,
     eos_id: int | None,
 ) -> None:
-    monkeypatch.setattr(decode, "_decode_framed", no_framing)
+    monkeypatch.setattr(decode, "decode_with_pyarrow", no_framing)
     rng = np.random.default_rng(0)
     offsets = pa.array(np.append(np.arange(0, tokens, mean), tokens), pa.int32())
     ids = [rng.integers(0, 50_000, tokens) for _ in range(groups)]
