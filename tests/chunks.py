@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from parquet_loader.blocks import TokenBlock
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import thrift
+from parquet_loader.formats.parquet.decode import OpenChunk
 
 Chunk = tuple[bytes, ColumnChunk]
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()]
@@ -78,6 +79,27 @@ def chunks_of(file: bytes, column: int = 0) -> list[Chunk]:
         )
         found.append((file[start : start + chunk.length], chunk))
     return found
+
+
+def decode_chunk(
+    raw: bytes | memoryview,
+    chunk: ColumnChunk,
+    *,
+    dtype: np.dtype[np.integer] | None = None,
+    bound: int | None = None,
+    on_fallback: Callable[[str], None] | None = None,
+) -> TokenBlock:
+    """All parts of a column chunk, put together; `on_fallback` is told why only pyarrow's own reader takes it."""
+    opened = OpenChunk(raw, chunk)
+    if opened.fallback and on_fallback is not None:
+        on_fallback(opened.fallback)
+    parts = list(opened.parts(dtype=dtype, bound=bound))
+    if len(parts) == 1:
+        tokens, starts = parts[0].tokens, parts[0].starts
+    else:
+        tokens = np.concatenate([np.empty(0, dtype or chunk.layout.dtype), *(part.tokens for part in parts)])
+        starts = np.concatenate([np.empty(0, np.int64), *(part.starts + part.begin for part in parts)])
+    return TokenBlock(tokens, np.append(starts, len(tokens)))
 
 
 def write(table: pa.Table, **options: Any) -> bytes:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from growing_sets import Writer, copy_finished, make_files, quick_looks, take
+from raw_sets import random_files, write_megatron, write_shards
 
 from parquet_loader import (
     Component,
@@ -114,8 +115,11 @@ def test_a_set_below_a_followed_folder_that_is_still_written_keeps_it_from_being
     writer.show(3)
     (sets / "_COMPLETE").touch()
     for source in (sets, sets / "*" / "*.parquet"):
-        with opened(source, complete_after=0) as loader, pytest.raises(TypeError, match="still being written"):
-            len(loader)
+        with opened(source, complete_after=0, wait_seconds=0) as loader:
+            with pytest.raises(TypeError, match="still being written"):
+                len(loader)
+            with pytest.raises(GrowthTimeoutError, match="a set in a folder below is still being written"):
+                take([loader], 1000)
     writer.finish()
     with opened(sets / "*" / "*.parquet") as loader:
         assert len(loader)
@@ -179,6 +183,78 @@ def test_each_way_out_of_a_wait_works_and_gives_the_order_that_it_says(files: li
             assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
     with opened(finished, follow=False) as loader:
         assert np.array_equal(take([loader], 60), other)
+
+
+# ── other formats ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_megatron_pairs(folder: Path, files: list[Any]) -> None:
+    folder.mkdir()
+    for number, documents in enumerate(files):
+        write_megatron(folder / f"part-{number}", [[document] for document in documents])
+
+
+def write_bare_shards(folder: Path, files: list[Any]) -> None:
+    write_shards(folder, files, eos_id=0, meta=False)
+
+
+def write_arrow_files(folder: Path, files: list[Any]) -> None:
+    folder.mkdir()
+    for number, documents in enumerate(files):
+        table = pa.table({"tokens": pa.array([list(map(int, each)) for each in documents], pa.list_(pa.int32()))})
+        with pa.ipc.new_file(str(folder / f"data-{number:05}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+    (folder / "state.json").write_text('{"_fingerprint": "0"}')
+
+
+@pytest.mark.parametrize(
+    ("write", "more"),
+    [
+        (write_megatron_pairs, {}),
+        (write_bare_shards, {"eos_id": 0, "raw_dtype": "uint16"}),
+        (write_arrow_files, {}),
+    ],
+)
+def test_sets_of_other_formats_are_followed_and_what_lies_beside_their_files_may_come_first(
+    write: Callable[[Path, list[Any]], None], more: dict[str, Any], tmp_path: Path
+) -> None:
+    whole, growing = tmp_path / "whole", tmp_path / "growing"
+    write(whole, random_files(np.random.default_rng(8)))
+    growing.mkdir()
+    data = sorted(path.name for path in whole.iterdir() if path.suffix in (".bin", ".arrow"))
+    indexes = [path.name for path in whole.iterdir() if path.suffix == ".idx"]
+    for name in {path.name for path in whole.iterdir()} - set(data) - set(indexes):
+        shutil.copy(whole / name, growing)
+
+    def show(name: str) -> None:
+        shutil.copy(whole / name, growing / f".{name}")
+        (growing / f".{name}").rename(growing / name)
+
+    shape: dict[str, Any] = {"seq_len": 8, "lanes": 2, "window": 1, **more}
+    (whole / "_COMPLETE").touch()
+    with opened(whole, **shape) as loader:
+        expected = take([loader], 200)
+    for name in [*indexes, data[0]]:  # of a pair, the index comes first
+        show(name)
+    with opened(growing, **shape) as loader, opened(f"{growing}/*{Path(data[0]).suffix}", **shape) as globbed:
+        found = take([loader], 1)
+        assert np.array_equal(take([globbed], 1), found)
+        for name in data[1:]:
+            show(name)
+        (growing / "_COMPLETE").touch()
+        assert np.array_equal([*found, *take([loader], 199)], expected)
+        assert np.array_equal([*found, *take([globbed], 199)], expected)
+
+
+def test_what_makes_another_thing_of_files_that_were_there_is_refused(tmp_path: Path) -> None:
+    write_megatron_pairs(tmp_path / "set", random_files(np.random.default_rng(8))[:1])
+    index = (tmp_path / "set" / "part-0.idx").rename(tmp_path / "part-0.idx")
+    with opened(tmp_path / "set", seq_len=8, lanes=2, window=1, raw_dtype="uint16", eos_id=0) as loader:
+        take([loader], 1)
+        index.rename(tmp_path / "set" / "part-0.idx")
+        with pytest.raises(ConfigError, match=r"set cannot be followed: .*part-0\.idx"):
+            for _ in loader:
+                pass
 
 
 # ── files that come later ────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,6 +327,34 @@ def test_a_run_that_its_memory_has_ended_resumes_exactly_with_more(tmp_path: Pat
             assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
 
 
+# ── mixtures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_sources_that_grow_one_ends_while_the_other_is_waited_for(files: list[Path], tmp_path: Path) -> None:
+    others = make_files(tmp_path / "others", 5, 4)
+
+    def mixture(ending: Path, lasting: Path) -> ParquetLoader:
+        sources = {"ending": Component(ending, max_epochs=1), "lasting": lasting}
+        shares = {"ending": 0.5, "lasting": 0.5}
+        return opened(sources, weights=shares, exhausted="redistribute", wait_seconds=0)
+
+    with mixture(copy_finished(files[:3], tmp_path / "a"), copy_finished(others, tmp_path / "b")) as loader:
+        expected = take([loader], 250)
+    ending, lasting = Writer(tmp_path / "ending", files[:3]), Writer(tmp_path / "lasting", others)
+    ending.show()
+    lasting.show()
+    steps = [ending.finish, lasting.show, lasting.finish]
+    found: list[np.ndarray] = []
+    with mixture(ending.folder, lasting.folder) as loader:
+        while len(found) < 250:
+            try:
+                found.append(next(iter(loader)).tokens)
+            except GrowthTimeoutError:
+                steps.pop(0)()
+    assert not steps
+    assert np.array_equal(found, expected)
+
+
 # ── the first file ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -271,19 +375,20 @@ def test_the_first_file_is_waited_for_and_that_is_said_at_once(
         Writer(folder, files).finish()
 
     thread = after(0.3, write)
-    with opened(folder / "*.parquet" if there == "a glob" else folder) as loader:
+    source = folder / "*.parquet" if there == "a glob" else folder
+    with opened(source) as loader:
         assert np.array_equal(take([loader], 5), expected)
     thread.join()
     (told,) = [record.message for record in caplog.records if "waiting for" in record.message]
-    assert told.startswith(f"waiting for the first file of {folder}, up to 20 s (wait_seconds): ")
+    assert told.startswith(f"waiting for the first file of {source}, up to 20 s (wait_seconds): ")
     assert {"nothing": "there is no", "a folder of other files": "notes.txt"}.get(there, "found nothing") in told
 
 
 def test_patience_with_a_first_file_ends_with_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*typo for 0.05 s .*: there is no .*typo"):
+    with pytest.raises(GrowthTimeoutError, match=r"no file of .*typo has come for 0.05 s .*: there is no .*typo"):
         opened(tmp_path / "typo", wait_seconds=0.05)
     # Nothing is never complete, whatever time goes by.
-    with pytest.raises(GrowthTimeoutError, match="no file has come"):
+    with pytest.raises(GrowthTimeoutError, match=r"no file of .*typo has come"):
         opened(tmp_path / "typo", wait_seconds=0.05, complete_after=0)
 
 

@@ -11,7 +11,7 @@ from ..blocks import TokenArray, TokenBlock, TokenPart, append_eos
 from ..errors import DataError
 from .base import ColumnChunk
 
-__all__ = ["OutOfRange", "Wanted", "null_element", "out_of_range", "part_of", "what_it_is"]
+__all__ = ["OutOfRange", "Wanted", "nothing_beside", "null_element", "out_of_range", "part_of", "what_it_is"]
 
 
 class OutOfRange(Exception):
@@ -62,6 +62,11 @@ def part_of(begin: int, block: TokenBlock, eos_id: int | float | None, *, goes_o
     if eos_id is not None:
         block = append_eos(block, eos_id, complete=complete)
     return TokenPart(begin, block.tokens, block.offsets[int(goes_on) : -1])
+
+
+def nothing_beside(chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:
+    """See `Format.beside`, of formats whose chunks are all that decoding needs."""
+    return ()
 
 
 def null_element(chunk: ColumnChunk, row: int, position: int) -> DataError:

@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..errors import (
     ConfigError,
     FileChangedError,
@@ -36,6 +38,7 @@ from ..errors import (
 from ..interrupts import Turn
 from ..storage.base import FileInfo, Storage
 from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, GROWTH_NAMES, MANIFEST_NAME, Growing
+from ..storage.kinds import beside, kind_of
 from ..storage.local import LocalStorage
 from ..storage.remote import FsspecStorage
 from .index import DatasetIndex
@@ -194,8 +197,7 @@ class Follower:
         second = self._list(stop)
         if first.told_complete:
             return second
-        last = first.files[-1].path
-        return replace(second, files=[file for file in second.files if file.path <= last], told_complete=False)
+        return replace(second, files=_up_to(second.files, _last_data(first.files)), told_complete=False)
 
     def _list(self, stop: threading.Event | None) -> _Seen:
         storage = self._storage
@@ -205,21 +207,21 @@ class Follower:
             if self._index is not None:
                 raise
             return _Seen([], absent=str(error))
-        beside = {found.path[len(base) :]: found for each in listing.found for found in each}
+        there = {found.path[len(base) :]: found for each in listing.found for found in each}
         marker, is_written, absent = None, bool(listing.growing()), ""
-        if GROWING_NAME in beside:
-            found = beside[GROWING_NAME]
+        if GROWING_NAME in there:
+            found = there[GROWING_NAME]
             marker = self._read_marker(FileInfo(path=GROWING_NAME, size=found.size or 0, version=found.version), stop)
             if marker is None:
                 return self._list(stop)
-        told = MANIFEST_NAME in beside or (not is_written and any(name in beside for name in COMPLETE_NAMES))
+        told = MANIFEST_NAME in there or (not is_written and any(name in there for name in COMPLETE_NAMES))
         try:
             files = listing.data_files(base, storage.root, self._kind, follow=True)
         except PathNotFoundError as error:
             if told and self._index is None:
                 raise
             files, absent = [], str(error)
-        times = [beside[file.path].modified for file in files]
+        times = [there[file.path].modified for file in files]
         known_times = [each for each in times if each is not None]
         newest = max(known_times) if known_times and len(known_times) == len(times) else None
         return _Seen(files, newest, marker, is_written, told, absent)
@@ -245,12 +247,17 @@ class Follower:
             mend = "" if self._index is None else ". It has come to a set that is followed: mend it or take it out"
             paths = [file.path for file in seen.files]
             raise of_file_below(error, self._storage.root, paths, mend) from error
-        if self._index is not None and index.files[: len(self._index.files)] != self._index.files:
+        if self._index is not None and not _begins_with(index, self._index):
             raise ConfigError(
-                f"{self._storage.root} cannot be followed: its files are not read in the order of their paths"
+                f"{self._storage.root} cannot be followed: a file that has come to it tells of others that were there "
+                f"already, and they are read in another way now. Files since then: {self._names_since(seen.files)}"
             )
         self._index, self._files = index, seen.files
         return True
+
+    def _names_since(self, files: list[FileInfo]) -> str:
+        there = {file.path for file in self._files}
+        return ", ".join([file.path for file in files if file.path not in there][:5])
 
     def _check_files(self, files: list[FileInfo]) -> None:
         """Refuse files that have changed or gone, and new ones that are not after all others."""
@@ -263,8 +270,8 @@ class Follower:
                     f"{root}/{file.path} {how} since it was read from the set that is followed: put the old file back, "
                     "or start a new run"
                 )
-        last = self._files[-1].path
-        early = min(there, default=last)
+        last = _last_data(self._files)
+        early = min((path for path in there if kind_of(path)), default=last)
         if early < last:
             raise FileChangedError(
                 f"{root}/{early} has come before {last}, which was there already: files are added to a set that is "
@@ -347,7 +354,7 @@ class Follower:
             seconds = self._patience.wait_seconds
             so_long = f"for {seconds:,g} s (wait_seconds)" if seconds else "so far (wait_seconds is 0)"
             if self._index is None:
-                raise GrowthTimeoutError(f"no file has come to {root} {so_long}: {self.describe()}")
+                raise GrowthTimeoutError(f"no file of {self._storage.identity} has come {so_long}: {self.describe()}")
             raise GrowthTimeoutError(
                 f"{root} has not grown {so_long}, and is not complete: {self.describe()}{self._ways()}"
             )
@@ -358,8 +365,10 @@ class Follower:
 
     def _ways(self) -> str:
         """What to do about a set that does not grow, a clause."""
+        if self._seen.marker is not None:
+            return "; its writer lives: give a longer wait_seconds, where a file takes longer than that"
         if self._seen.is_written:
-            return ""
+            return "; a set in a folder below is still being written, or its writer has died: run that again"
         after = ", or give complete_after" if self._patience.complete_after is None else ""
         return (
             f"{self._end()}; if it is complete, say so by a file _COMPLETE{after}, or leave out follow: a state keeps "
@@ -393,7 +402,7 @@ class Follower:
         if self._index is None:
             _logger.warning(
                 "waiting for the first file of %s, up to %s s (wait_seconds): %s",
-                self._storage.root,
+                self._storage.identity,
                 f"{self._patience.wait_seconds:,g}",
                 self.describe(),
             )
@@ -404,3 +413,25 @@ class Follower:
                 self.describe(),
                 self._end(),
             )
+
+
+def _last_data(files: list[FileInfo]) -> str:
+    """The last path of data: what lies beside it, such as ``meta.json``, is there from the start."""
+    return max((file.path for file in files if kind_of(file.path)), default="")
+
+
+def _up_to(files: list[FileInfo], last: str) -> list[FileInfo]:
+    """The data up to a path, and what lies beside it: of a pair, an index may come before what it tells of."""
+    data = {file.path for file in files if kind_of(file.path) and file.path <= last}
+    return [
+        file for file in files if file.path in data or (not kind_of(file.path) and data.issuperset(beside(file.path)))
+    ]
+
+
+def _begins_with(index: DatasetIndex, before: DatasetIndex) -> bool:
+    """Whether the files and the row groups of an index are the first ones of another."""
+    files, groups = len(before.files), len(before)
+    return index.files[:files] == before.files and all(
+        np.array_equal(now.numbers[:, :groups], then.numbers)
+        for now, then in zip(index.planes, before.planes, strict=True)
+    )

@@ -141,7 +141,6 @@ class CheckState:
         self._index = index
         self._asked = {**asked, "index": hashlib.sha256(index.to_bytes()).hexdigest()}
         self._record: dict[str, list[Any]] = {}
-        self._date = ""
         self._files: dict[int, list[Any] | None] = {}
         self.done = np.zeros(groups, bool)
         self.numbers = np.zeros((groups, len(FIELDS)), np.int64)
@@ -171,11 +170,10 @@ class CheckState:
 
     def _take(self, payload: Mapping[str, Any]) -> None:
         record = _record(payload.get("record", {}))
-        date = str(payload.get("date", ""))
         found = payload.get("progress")
         if found and found["asked"] == self._asked:
             self._take_progress(found)
-        self._record, self._date = record, date
+        self._record = record
 
     def _take_progress(self, found: Mapping[str, Any]) -> None:
         self.done = np.frombuffer(found["done"], np.uint8).astype(bool)

@@ -19,14 +19,15 @@ none comes twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
 from ..blocks import IntArray
+from ..checkpoint import ONLY
 from ..errors import ConfigError, SourceExhaustedError
-from ..options import check_world_size
+from ..options import LoaderOptions, check_world_size
 from ..order.mixture import BLOCK, Lattice
 from ..order.order import Order, Window, lane_range
 from ..order.progress import MixturePlan, MixtureProgress, Stage
@@ -60,6 +61,14 @@ class OrderReport:
         return not self.problems
 
 
+@dataclass(slots=True)
+class _Told:
+    """What an `OrderReport` comes to say."""
+
+    proved: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
 def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_sizes: Sequence[int] = ()) -> OrderReport:
     """Look at the order of a run, from its begin on.
 
@@ -69,10 +78,32 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
         world_sizes: numbers of ranks; none for all that divide the lanes. One that the loader would refuse, since it
             does not divide them and the run is not ``uneven``, is a problem.
     """
-    options = run.options
-    lanes, seq_len = options.lanes, options.seq_len
-    proved: list[str] = []
-    problems: list[str] = []
+    told = _Told()
+    _look_at_ranks(run.options, world_sizes, told)
+    if isinstance(run, MixtureRun):
+        given = _look_at_mixture(run, tokens, told)
+        for name, opened in run.sets.items():
+            _look_at_order(name, opened.config.order, run.options, given.get(name, 0), told)
+        if run.progress.position:
+            told.proved.append(f"the run: {_begin_words(run)}")
+    else:
+        epochs, looked, had = _look_at_order(ONLY, run.order, run.options, tokens, told)
+        if run.finish is not None and looked == epochs and not np.array_equal(run.finish.ends, had * run.order.unit):
+            told.problems.append("the run's end is not where its lanes have had all of its epochs")
+        text, found = run_problems(run, each_once=looked == epochs)
+        told.problems += found
+        if run.options.epochs is not None and tokens is not None and tokens > epochs * run.order.total_tokens:
+            text += f"; it ends after epochs={epochs:,}, before the {tokens:,} tokens that are planned"
+        told.proved.append(text)
+    if growing_sets(run):
+        told.proved.append(f"what is there so far was looked at, as if it were all: {grows(run)}")
+    return OrderReport(
+        proved=() if told.problems else tuple(told.proved), problems=tuple(told.problems[:_MOST_PROBLEMS])
+    )
+
+
+def _look_at_ranks(options: LoaderOptions, world_sizes: Sequence[int], told: _Told) -> None:
+    lanes = options.lanes
     sizes = tuple(world_sizes) or tuple(size for size in range(1, lanes + 1) if not lanes % size)
     allowed = []
     for size in sizes:
@@ -80,62 +111,53 @@ def check_order(run: SetRun | MixtureRun, *, tokens: int | None = None, world_si
             check_world_size(size, lanes, options.uneven)
             allowed.append(size)
         except ConfigError as error:
-            problems.append(str(error))
-    problems += rank_problems(lanes, allowed)
-    proved.append(
+            told.problems.append(str(error))
+    told.problems += rank_problems(lanes, allowed)
+    told.proved.append(
         f"ranks: on {_listed(sizes)} ranks, the rows of all ranks are the {lanes:,} rows of the global batch, each once"
     )
-    given: dict[str, int] = {}
-    if isinstance(run, MixtureRun):
-        wanted = (
-            tokens
-            if tokens is not None
-            else _EPOCHS * sum(each.config.order.total_tokens for each in run.sets.values())
-        )
-        rows = -(-wanted // (lanes * seq_len))
-        begin = MixtureProgress(position=0, lengths=((0, seq_len),))
-        blocks, found, end, ended = mixture_problems(run.plan, begin, rows)
-        given = {name: tokens_a_lane * lanes for name, tokens_a_lane in end.given.items()}
-        problems += found
-        again = any(stage.by == "reweight" for stage in run.progress.stages)
-        proved.append(
-            _mixture_words(blocks, -(-rows // BLOCK), end, ended)
-            + (". The weights are those that the run was made with, and none of reweight()" if again else "")
-        )
-    for name, opened in sorted(run.sets.items()):
-        order = opened.config.order
-        planned = given.get(name, 0) if isinstance(run, MixtureRun) else tokens
-        epochs = options.epochs or (_EPOCHS if planned is None else max(1, -(-planned // order.total_tokens)))
-        windows, found, had = order_problems(order, seq_len, epochs)
-        looked = windows // _per_epoch(order)
-        of = f"{name}: " if name else ""
-        problems += [f"{of}{problem}" for problem in found]
-        endless = options.epochs is None and planned is None
-        many = f"the first {looked:,} epochs of a run without end" if endless else f"{looked:,} of {epochs:,} epochs"
-        proved.append(
-            f"{of}{many} were looked at, {_count(windows, 'window')}, {order.total:,} {order.element}s an epoch: in "
-            f"the order every row group comes once an epoch, the {lanes:,} lanes' slices are all of a window, and "
-            + (
-                "steps are all of every lane's slice, each stored row whole and once"
-                if order.row_tokens
-                else f"permuted steps of {seq_len:,} tokens are all of every lane's slice, each token once"
-            )
-            + f"; and of one lane a window, the order of {_SOME_DOCUMENTS} "
-            f"{'rows' if order.row_tokens else 'documents'} has each once"
-        )
-        if isinstance(run, SetRun):
-            if run.finish is not None and looked == epochs and not np.array_equal(run.finish.ends, had * order.unit):
-                problems.append("the run's end is not where its lanes have had all of its epochs")
-            text, found = run_problems(run, each_once=looked == epochs)
-            problems += found
-            if options.epochs is not None and tokens is not None and tokens > epochs * order.total_tokens:
-                text += f"; it ends after epochs={epochs:,}, before the {tokens:,} tokens that are planned"
-            proved.append(text)
-    if isinstance(run, MixtureRun) and run.progress.position:
-        proved.append(f"the run: {_begin_words(run)}")
-    if growing_sets(run):
-        proved.append(f"what is there so far was looked at, as if it were all: {grows(run)}")
-    return OrderReport(proved=() if problems else tuple(proved), problems=tuple(problems[:_MOST_PROBLEMS]))
+
+
+def _look_at_mixture(run: MixtureRun, tokens: int | None, told: _Told) -> dict[str, int]:
+    """The tokens that each source has given by the end of what was looked at."""
+    lanes, seq_len = run.options.lanes, run.options.seq_len
+    if tokens is None:
+        tokens = _EPOCHS * sum(each.config.order.total_tokens for each in run.sets.values())
+    rows = -(-tokens // (lanes * seq_len))
+    begin = MixtureProgress(position=0, lengths=((0, seq_len),))
+    blocks, found, end, ended = mixture_problems(run.plan, begin, rows)
+    told.problems += found
+    again = any(stage.by == "reweight" for stage in run.progress.stages)
+    told.proved.append(
+        _mixture_words(blocks, -(-rows // BLOCK), end, ended)
+        + (". The weights are those that the run was made with, and none of reweight()" if again else "")
+    )
+    return {name: tokens_a_lane * lanes for name, tokens_a_lane in end.given.items()}
+
+
+def _look_at_order(
+    name: str, order: Order, options: LoaderOptions, planned: int | None, told: _Told
+) -> tuple[int, int, IntArray]:
+    """The order of one set, of which so many tokens are planned: (epochs of it, how many of these were looked at, what
+    each lane had had by then).
+    """
+    epochs = options.epochs or (_EPOCHS if planned is None else max(1, -(-planned // order.total_tokens)))
+    windows, found, had = order_problems(order, options.seq_len, epochs)
+    looked = windows // _per_epoch(order)
+    of = f"{name}: " if name else ""
+    told.problems += [f"{of}{problem}" for problem in found]
+    endless = options.epochs is None and planned is None
+    many = f"the first {looked:,} epochs of a run without end" if endless else f"{looked:,} of {epochs:,} epochs"
+    steps = f"permuted steps of {options.seq_len:,} tokens are all of every lane's slice, each token once"
+    if order.row_tokens:
+        steps = "steps are all of every lane's slice, each stored row whole and once"
+    told.proved.append(
+        f"{of}{many} were looked at, {_count(windows, 'window')}, {order.total:,} {order.element}s an epoch: in "
+        f"the order every row group comes once an epoch, the {order.lanes:,} lanes' slices are all of a window, and "
+        f"{steps}; and of one lane a window, the order of {_SOME_DOCUMENTS} "
+        f"{'rows' if order.row_tokens else 'documents'} has each once"
+    )
+    return epochs, looked, had
 
 
 def _count(number: int, unit: str) -> str:

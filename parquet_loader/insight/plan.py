@@ -172,8 +172,13 @@ def plan(
         world_sizes = (powers if len(powers) > 2 else dividing)[:_MOST_WORLD_SIZES]
     most_plans = None if exact else _MOST_PLANS
     begin, until = moment(run, progress, progress.position), moment(run, end, end.position)
-    stages = _stages(run, end) if isinstance(end, MixtureProgress) and isinstance(run, MixtureRun) else ()
-    sources = tuple(_sources(run, end, error))
+    stages: tuple[StagePlan, ...] = ()
+    sources: tuple[SourcePlan, ...]
+    if isinstance(run, SetRun):
+        sources = (_only_source(run, end),)
+    else:
+        assert isinstance(end, MixtureProgress)
+        stages, sources = _stages(run, end), tuple(_sources(run, end, error))
     return Plan(
         seq_len=options.seq_len,
         lanes=options.lanes,
@@ -294,33 +299,33 @@ def _exhausted(end: MixtureProgress) -> dict[str, int]:
     return found
 
 
-def _sources(run: SetRun | MixtureRun, end: Progress, stopped: SourceExhaustedError | None) -> Iterator[SourcePlan]:
+def _only_source(run: SetRun, end: Progress) -> SourcePlan:
+    options, order, config = run.options, run.order, run.set.config
+    total = order.total_tokens
+    drawn = min(end.position * order.lanes, (options.epochs or 2**62) * total)
+    repeats = None
+    if drawn > total:
+        row = end.rows_before(end.position) - (end.position - order.epoch_begin(1)) // options.seq_len
+        repeats = moment(run, end, end.position_of(row))
+    return SourcePlan(
+        name=None,
+        paths=tuple(config.storage.identity.split("\n")),
+        tokens=total,
+        drawn=drawn,
+        epochs=drawn / total,
+        target=1.0,
+        achieved=1.0,
+        repeats=repeats,
+        max_epochs=options.epochs,
+        exhausted=moment(run, end, end.position) if run.finish and end.position >= run.finish.stop else None,
+        then="end" if options.epochs is not None else None,
+        cuts=cuts_of(config, options),
+        shuffle=shuffle_of(config, options),
+    )
+
+
+def _sources(run: MixtureRun, end: MixtureProgress, stopped: SourceExhaustedError | None) -> Iterator[SourcePlan]:
     options = run.options
-    if isinstance(run, SetRun):
-        order = run.order
-        total = order.total_tokens
-        drawn = min(end.position * order.lanes, (options.epochs or 2**62) * total)
-        repeats = None
-        if drawn > total:
-            row = end.rows_before(end.position) - (end.position - order.epoch_begin(1)) // options.seq_len
-            repeats = moment(run, end, end.position_of(row))
-        yield SourcePlan(
-            name=None,
-            paths=tuple(run.set.config.storage.identity.split("\n")),
-            tokens=total,
-            drawn=drawn,
-            epochs=drawn / total,
-            target=1.0,
-            achieved=1.0,
-            repeats=repeats,
-            max_epochs=options.epochs,
-            exhausted=moment(run, end, end.position) if run.finish and end.position >= run.finish.stop else None,
-            then="end" if options.epochs is not None else None,
-            cuts=cuts_of(run.set.config, options),
-            shuffle=shuffle_of(run.set.config, options),
-        )
-        return
-    assert isinstance(end, MixtureProgress)
     targets, exhausted = _targets(run, end), _exhausted(end)
     exhausted.update(dict.fromkeys(stopped.sources if stopped is not None else (), end.rows_before(end.position)))
     for name, each in run.sets.items():

@@ -25,7 +25,7 @@ from .base import (
     refuse_table,
     tells_of_growth,
 )
-from .growing import GROWTH_NAMES
+from .growing import GROWTH_NAMES, MANIFEST_NAME
 
 __all__ = ["LocalStorage", "files_below", "local_error", "status_of"]
 
@@ -77,7 +77,7 @@ class LocalStorage:
             names: of files that are wanted too.
             stop: as for `read`.
         """
-        return self.find(lambda inside: is_data(inside) or inside in names), self._base
+        return self._with_beside(self.find(lambda inside: is_data(inside) or inside in names)), self._base
 
     def list_readable(self) -> tuple[list[FileInfo], dict[str, StorageError]]:
         """As `list_files`, and by their paths those that are there and cannot be looked at, such as broken links."""
@@ -86,13 +86,18 @@ class LocalStorage:
         return files, {path[len(self._base) :]: error for path, error in lost.items()}
 
     def _data_files(self, lost: dict[str, StorageError] | None) -> list[FileInfo]:
-        listing = self.find(is_data, lost)
-        beside = [(path, status) for path in listing.beside() if (status := status_of(path)) is not None]
-        listing.found.append([_found(path, status, is_beside=True) for path, status in beside])
+        listing = self._with_beside(self.find(is_data, lost))
         self.still_grows = bool(listing.growing())
         return listing.data_files(
             self._base, self.root, self._kind, follow=self._takes_growing, read=lambda path: Path(path).read_bytes()
         )
+
+    @staticmethod
+    def _with_beside(listing: Listing) -> Listing:
+        """A listing, and what lies beside the files that are named and tells of them."""
+        beside = [(path, status) for path in listing.beside() if (status := status_of(path)) is not None]
+        listing.found.append([_found(path, status, is_beside=True) for path, status in beside])
+        return listing
 
     def find(self, wants: Callable[[str], bool], lost: dict[str, StorageError] | None = None) -> Listing:
         """All files that are wanted, of whatever kind; ``lost`` is given those that cannot be looked at."""
@@ -229,20 +234,28 @@ def _local_files(entry: Entry) -> Iterator[tuple[str, bool]]:
     elif entry.kind == "folder":
         yield from ((path, False) for path in files_below(entry.path))
     else:
-        parts = entry.path[len(entry.base) :].split("/")
-        while parts and parts[-1] == "**":
-            parts.pop()
-        seen, named = set(), []
-        for match in _matches(entry.base.rstrip("/"), parts):
-            is_folder = os.path.isdir(match or "/")
-            if not is_folder:
-                named.append(match)
-            for path in files_below(match) if is_folder else (match,):
-                if path not in seen:
-                    seen.add(path)
-                    yield path, not is_folder and not tells_of_growth(path)
+        found, named = _globbed(entry)
         beside = (folder + name for folder in folders_of(entry, named) for name in GROWTH_NAMES)
-        yield from ((path, False) for path in beside if path not in seen and os.path.exists(path))
+        found.update((path, False) for path in beside if path not in found and os.path.exists(path))
+        if any(path.endswith(f"/{MANIFEST_NAME}") for path in found):  # it may have come since, and files before it
+            found = _globbed(entry)[0] | found
+        yield from found.items()
+
+
+def _globbed(entry: Entry) -> tuple[dict[str, bool], list[str]]:
+    """The files that a glob leads to, each with whether it is data that it names itself; and all that it names."""
+    parts = entry.path[len(entry.base) :].split("/")
+    while parts and parts[-1] == "**":
+        parts.pop()
+    found: dict[str, bool] = {}
+    named = []
+    for match in _matches(entry.base.rstrip("/"), parts):
+        is_folder = os.path.isdir(match or "/")
+        if not is_folder:
+            named.append(match)
+        for path in files_below(match) if is_folder else (match,):
+            found.setdefault(path, not is_folder and not tells_of_growth(path))
+    return found, named
 
 
 _FolderIds = frozenset[tuple[int, int]]

@@ -166,13 +166,17 @@ class FsspecStorage:
         return entry_of(path, "file")
 
     def list_files(self) -> list[FileInfo]:
-        listing = self.find(is_data)
+        listing = self._with_beside(self.find(is_data))
+        self.still_grows = bool(listing.growing())
+        return listing.data_files(self._base, self.root, self._kind, follow=self._takes_growing, read=self._read_whole)
+
+    def _with_beside(self, listing: Listing) -> Listing:
+        """A listing, and what lies beside the files that are named and tells of them."""
         beside = self._those_there(listing.beside())
         listing.found.append(
             [Found(path, info.get("size"), _version(info), False, _modified(info), True) for path, info in beside]
         )
-        self.still_grows = bool(listing.growing())
-        return listing.data_files(self._base, self.root, self._kind, follow=self._takes_growing, read=self._read_whole)
+        return listing
 
     def _read_whole(self, path: str) -> bytes:
         info = self._info(path)
@@ -191,7 +195,8 @@ class FsspecStorage:
             names: of files that are wanted too.
             stop: as for `read`.
         """
-        return self.find(lambda inside: is_data(inside) or inside in names, stop, times=True), self._base
+        listing = self.find(lambda inside: is_data(inside) or inside in names, stop, times=True)
+        return self._with_beside(listing), self._base
 
     def find(
         self, wants: Callable[[str], bool], stop: threading.Event | None = None, *, times: bool = False

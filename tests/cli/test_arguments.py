@@ -150,7 +150,7 @@ def test_a_command_waits_for_a_set_only_as_long_as_it_is_told(tmp_path: Path) ->
     )
     assert run_of(given("--run", str(tmp_path / "run.toml")))[1].wait_seconds == 0
     assert run_of(given("--run", str(tmp_path / "run.toml"), "--wait-seconds", "2m"))[1].wait_seconds == "2m"
-    with pytest.raises(GrowthTimeoutError, match=r"no file has come to .*nothing so far .*there is no"):
+    with pytest.raises(GrowthTimeoutError, match=r"no file of .*nothing has come so far .*there is no"):
         open_run(*run_of(given("--run", str(tmp_path / "run.toml"))))
     for flag in ("--wait-seconds", "--complete-after"):
         with pytest.raises(ConfigError, match=rf"{flag[2:].replace('-', '_')} must be .* not 'soon'"):

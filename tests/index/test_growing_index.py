@@ -18,6 +18,7 @@ from parquet_loader.index.build import index_storage
 from parquet_loader.index.follow import Follower, Patience
 from parquet_loader.index.prefix import PrefixChain
 from parquet_loader.order.order import Order
+from parquet_loader.storage import local
 from parquet_loader.storage.base import Listing
 from parquet_loader.storage.growing import MANIFEST_NAME
 from parquet_loader.storage.local import LocalStorage
@@ -90,21 +91,6 @@ def test_a_set_is_complete_as_it_is_after_its_manifest_was_seen(tmp_path: Path) 
     assert (writer.folder / MANIFEST_NAME).exists()
 
 
-@pytest.mark.parametrize("end", ["rewritten", "complete"])
-def test_a_marker_that_is_rewritten_while_it_is_read_for_the_first_time_is_no_lack_of_a_set(
-    end: str, tmp_path: Path
-) -> None:
-    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
-
-    finish = threading.Timer(0.2, writer.finish)
-    finish.start()
-    storage = _Rewritten([str(writer.folder)])
-    storage.then = writer.beat if end == "rewritten" else finish.join
-    index, _ = follower_of(storage).known
-    finish.join()
-    assert len(index.files) > 0
-
-
 def test_a_failure_that_was_known_does_not_hold_once_the_marker_is_rewritten(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
     writer.show(2)
@@ -116,6 +102,21 @@ def test_a_failure_that_was_known_does_not_hold_once_the_marker_is_rewritten(tmp
     finish.start()
     follower.until(lambda: follower.known[1])
     finish.join()
+
+
+def test_a_glob_of_a_set_that_becomes_complete_while_it_is_listed_has_all_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+    writer.show(3)
+    look_beside = local.folders_of
+
+    def finish_before(*arguments: Any) -> list[str]:
+        writer.finish()
+        return look_beside(*arguments)
+
+    monkeypatch.setattr(local, "folders_of", finish_before)
+    assert len(build_index(writer.folder / "*.parquet").files) == 8
 
 
 def test_a_chain_is_the_same_for_what_two_sets_begin_with(tmp_path: Path) -> None:

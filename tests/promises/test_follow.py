@@ -272,6 +272,7 @@ def test_patience_ends_with_one_error_and_the_loader_goes_on_when_asked_again(
     with opened(writer.folder, wait_seconds=0.05) as loader:
         found, told = until_error(loader, GrowthTimeoutError)
         assert "has not grown for 0.05 s" in told
+        assert "its writer lives: give a longer wait_seconds" in told
         state = loader.state_dict()
         writer.finish()
         found += take([loader], 40 - len(found))

@@ -21,8 +21,9 @@ import pyarrow.compute  # noqa: F401  # which the first take would do, and be co
 import pyarrow.parquet as pq
 
 from parquet_loader import Batch, ParquetLoader
-from parquet_loader.formats.base import ENTRY_ARRAYS, FileEntry
-from parquet_loader.formats.parquet.decode import decode_chunk
+from parquet_loader.blocks import TokenPart
+from parquet_loader.formats.base import ENTRY_ARRAYS, ColumnChunk, FileEntry
+from parquet_loader.formats.parquet.decode import OpenChunk
 from parquet_loader.index import DatasetIndex, build_index
 from parquet_loader.index.build import index_storage
 from parquet_loader.index.cache import IndexCache
@@ -97,21 +98,26 @@ def read_row_groups(*, folder: str) -> Figures:
     return {"cpu_ns": (time.process_time() - cpu) * 1e9 / tokens}
 
 
+def decoded(raw: bytes | memoryview, chunk: ColumnChunk) -> list[TokenPart]:
+    """A row group's parts, their ids of two bytes, as the loader has them."""
+    return list(OpenChunk(raw, chunk).parts(dtype=np.dtype(np.uint16), bound=1 << 16))
+
+
 def decode(*, folder: str) -> Figures:
-    """`decode_chunk` of every row group from memory, to ids of two bytes, as the loader does it."""
+    """Decode every row group from memory, to ids of two bytes, as the loader does it."""
     index = build_index(folder, cache_dir=folder)
     data = memoryview((Path(folder) / "part.parquet").read_bytes())
     cpu = time.process_time()
     for group in range(len(index)):
         chunk = index.chunk(group)
         raw = data[chunk.start : chunk.start + chunk.length]
-        decode_chunk(raw, chunk, dtype=np.dtype(np.uint16), bound=1 << 16)
+        decoded(raw, chunk)
     cpu = time.process_time() - cpu
     return {"cpu_ns": cpu * 1e9 / index.total_tokens, "bytes": int(index.length.sum()) / index.total_tokens}
 
 
 def decoding(*, folder: str, take: int, threads: int) -> Figures:
-    """`decode_chunk` on so many threads, from memory, for ``take`` tokens."""
+    """Decode on so many threads, from memory, for ``take`` tokens."""
     index = build_index(folder, cache_dir=folder)
     chunks = [index.chunk(group) for group in range(len(index))]
     data = (Path(folder) / "part.parquet").read_bytes()
@@ -119,7 +125,7 @@ def decoding(*, folder: str, take: int, threads: int) -> Figures:
 
     def one(number: int) -> int:
         group = number % len(index)
-        return len(decode_chunk(raw[group], chunks[group], dtype=np.dtype(np.uint16), bound=1 << 16).tokens)
+        return sum(map(len, decoded(raw[group], chunks[group])))
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(len(index))))
@@ -339,7 +345,7 @@ def decode_window(*, folder: str, index: str, window: int, threads: int, keep: b
     def one(group: int) -> None:
         chunk = loaded.chunk(group)
         raw = storage.read(loaded.files[0], chunk.start, chunk.length)
-        tokens = decode_chunk(raw, chunk, dtype=np.dtype(np.uint16), bound=1 << 16).tokens
+        tokens = decoded(raw, chunk)
         if keep:
             kept.append(tokens)
 

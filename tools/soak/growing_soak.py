@@ -30,9 +30,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from reliability_docs import table, write_docs
 from soak import (
+    HANG_SECONDS,
     LANES,
     PHASES,
     PRELOADED,
@@ -55,7 +55,6 @@ IMPATIENT_SHARE = 0.25  # of ranks
 PHASES_SEEN = (*PHASES, WAITING_FOR_FILES)
 MANNERS = {"fast": 1, "slow": 4, "stopped": 2, "killed": 2, "interrupted": 1}
 MOST_ENDS = 4  # of a writer, before it is left alone
-_BEGIN_SECONDS = 60.0
 _ENDED = {"killed": signal.SIGKILL, "interrupted": signal.SIGTERM}
 
 # ── the writer ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,12 +111,12 @@ def _treat(child: int, manner: str, rng: random.Random) -> None:
         time.sleep(rng.uniform(0, 0.1))
         os.kill(child, _ENDED[manner])
         return
-    times, seconds = (8, 0.03) if manner == "slow" else (1, rng.uniform(0.1, 0.8))
+    times, seconds = (6, 0.02) if manner == "slow" else (1, rng.uniform(0.1, 0.6))
     for _ in range(times):
         os.kill(child, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(child, signal.SIGCONT)
-        time.sleep(0.02)
+        time.sleep(0.03)
 
 
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,28 +219,15 @@ def follow_one(folder: Path, seed: int, result: Result, tokens: int = TOKENS, en
         return [growing.at(output, wait_seconds=seconds) for seconds in patience]
 
     try:
-        _await_first_sign(output, endpoint)
         kills = result.kills + rng.randint(1, 6)
         one_run(draw, folder, expected, result, rng, kills=kills, phases=PHASES_SEEN)
-        writer.join(_BEGIN_SECONDS)
+        writer.join(HANG_SECONDS)
         if writer.exitcode:
             raise SoakError(f"the writer ended with {writer.exitcode}:\n{errors.read_text()}")
     finally:
         writer.terminate()
         writer.join()
     result.writer.update(manners.read_text().split())
-
-
-def _await_first_sign(output: str, endpoint: str | None) -> None:
-    """Wait until a folder says that it grows."""
-    options = {} if endpoint is None else importlib.import_module("s3_server").options_for(endpoint)
-    filesystem, path = fsspec.url_to_fs(output, **options)
-    end = time.monotonic() + _BEGIN_SECONDS
-    while not any(filesystem.exists(f"{path}/{name}") for name in ("_growing.json", "_manifest.json")):
-        if time.monotonic() > end:
-            raise SoakError(f"the writer has not begun after {_BEGIN_SECONDS:.0f} s")
-        time.sleep(0.02)
-        filesystem.invalidate_cache()
 
 
 def follow(folder: Path, *, runs: int, seed: int, tokens: int = TOKENS, server: Any = None) -> Result:

@@ -1,9 +1,9 @@
-"""CPU time to decode one row group from memory: `decode_chunk` beside pyarrow's `ParquetFile.read_row_group`.
+"""CPU time to decode one row group from memory: our decoder beside pyarrow's `ParquetFile.read_row_group`.
 
     python tools/stages/decode_benchmark.py [--tokens 1000000] [--rounds 15] [--vocabulary 50257]
 
 The tokens follow Zipf's law over the vocabulary, the documents' lengths a log-normal distribution. The two ways take
-turns on one thread, `decode_chunk` to two bytes an id, as the loader asks for with such a vocabulary. What is printed
+turns on one thread, ours to two bytes an id, as the loader asks for with such a vocabulary. What is printed
 is each one's median, in ns per token, and the median of the rounds' ratios.
 """
 
@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.blocks import TokenPart
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
-from parquet_loader.formats.parquet.decode import decode_chunk
+from parquet_loader.formats.parquet.decode import OpenChunk
 
 CODECS = ("none", "snappy", "lz4", "zstd")
 ENCODINGS: dict[str, dict[str, Any]] = {
@@ -52,7 +53,7 @@ def documents(tokens: int, mean: int, vocabulary: int, seed: int = 0) -> pa.Tabl
 
 
 def only_chunk(file: bytes) -> tuple[memoryview, ColumnChunk]:
-    """The one column chunk of a file, as `decode_chunk` takes it."""
+    """The one column chunk of a file: its bytes, and its entry."""
     metadata = pq.ParquetFile(pa.BufferReader(file)).metadata
     column = metadata.row_group(0).column(0)
     start = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
@@ -74,6 +75,11 @@ def only_chunk(file: bytes) -> tuple[memoryview, ColumnChunk]:
     return memoryview(file)[start : start + chunk.length], chunk
 
 
+def decoded(raw: memoryview, chunk: ColumnChunk, vocabulary: int) -> list[TokenPart]:
+    """A row group's parts, their ids of two bytes, as the loader has them."""
+    return list(OpenChunk(raw, chunk).parts(dtype=np.dtype(np.uint16), bound=vocabulary))
+
+
 def cpu_seconds(work: Callable[[], object]) -> float:
     """This thread's CPU time in ``work``."""
     start = time.thread_time()
@@ -88,7 +94,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=50_257, help="at most 65,536")
     parser.add_argument("--means", type=int, nargs="+", default=[50, 1000, 10000])
     options = parser.parse_args()
-    print("| documents of | encoding | codec | bytes/token | decode_chunk | read_row_group | ratio |")
+    print("| documents of | encoding | codec | bytes/token | decoded here | read_row_group | ratio |")
     print("|---|---|---|---|---|---|---|")
     for mean in options.means:
         table = documents(options.tokens, mean, options.vocabulary)
@@ -100,7 +106,7 @@ def main() -> None:
                 raw, chunk = only_chunk(file)
                 reader = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
                 ways: tuple[Callable[[], object], Callable[[], object]] = (
-                    functools.partial(decode_chunk, raw, chunk, dtype=np.dtype(np.uint16), bound=options.vocabulary),
+                    functools.partial(decoded, raw, chunk, options.vocabulary),
                     functools.partial(reader.read_row_group, 0, use_threads=False),
                 )
                 rounds = [[cpu_seconds(way) for way in ways] for _ in range(options.rounds + 1)][1:]

@@ -7,17 +7,14 @@ chunk bytes ──► buffers ──► documents ──► offsets ─┐
 
 from __future__ import annotations
 
-from ..base import ColumnChunk, Format
+from ..base import Format
+from ..parts import nothing_beside
 from .buffers import SLOW_CODECS
 from .decode import OpenChunk, decode_cost, decode_together, document_lengths, most_decode_cost, one_part_slots
 from .entries import impossible
 from .folders import Reader
 
 __all__ = ["ARROW"]
-
-
-def _nothing_beside(chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:
-    return ()
 
 
 def _nothing_kept(most_slots: int) -> int:
@@ -28,7 +25,7 @@ class _Arrow:
     name = "arrow"
     reader = staticmethod(Reader)
     impossible = staticmethod(impossible)
-    beside = staticmethod(_nothing_beside)
+    beside = staticmethod(nothing_beside)
     decode_cost = staticmethod(decode_cost)
     one_part_slots = staticmethod(one_part_slots)
     most_decode_cost = staticmethod(most_decode_cost)

@@ -199,7 +199,6 @@ class OpenChunk:
         return self._place["element_presence_length"] > 0
 
     def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
-        """See `formats.base.OpenChunk.cost_bytes`."""
         size = ChunkSize.of_chunk(self.chunk)
         usual = decode_cost(size, codec=self.chunk.codec, dtype=dtype, eos=eos)
         if not self.chunk.layout.max_definition_level or self.chunk.codec == "UNCOMPRESSED":
@@ -220,7 +219,6 @@ class OpenChunk:
         last: int | None = None,
         low: int = 0,
     ) -> Iterator[TokenPart]:
-        """See `formats.base.OpenChunk.parts`."""
         assert bound is None or dtype is not None
         wanted = Wanted(dtype=self._dtype if dtype is None else dtype, bound=bound, low=low)
         each = eos_id is not None
@@ -247,7 +245,7 @@ class OpenChunk:
         return np.diff(self.offsets)
 
     def unverified(self) -> Iterator[memoryview]:
-        """See `formats.base.OpenChunk.unverified`: Arrow has no checksums."""
+        """All bytes: Arrow has no checksums."""
         yield self._raw
 
     def all_tokens(self, target: TokenArray, wanted: Wanted) -> None:

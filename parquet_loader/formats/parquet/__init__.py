@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...storage.base import FileInfo, Storage
-from ..base import ColumnChunk, Counting, FileEntry, Format, impossible_numbers
+from ..base import Counting, FileEntry, Format, impossible_numbers
+from ..parts import nothing_beside
 from .decode import OpenChunk, decode_cost, decode_together, document_lengths, most_decode_cost, one_part_slots
 from .entries import read_entry
 from .pages import SLOW_CODECS
@@ -38,15 +39,11 @@ class _Reader:
         return read_entry(self._storage, file, column, counting, aligned)
 
 
-def _nothing_beside(chunk: ColumnChunk) -> tuple[tuple[str, int, int], ...]:
-    return ()
-
-
 class _Parquet:
     name = "parquet"
     reader = staticmethod(_Reader)
     impossible = staticmethod(impossible_numbers)
-    beside = staticmethod(_nothing_beside)
+    beside = staticmethod(nothing_beside)
     decode_cost = staticmethod(decode_cost)
     one_part_slots = staticmethod(one_part_slots)
     most_decode_cost = staticmethod(most_decode_cost)

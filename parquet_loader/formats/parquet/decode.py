@@ -28,7 +28,7 @@ import base64
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,6 @@ from .values import EncodedValues, PlainValues, read_dictionary
 __all__ = [
     "OpenChunk",
     "cast_tokens",
-    "decode_chunk",
     "decode_cost",
     "decode_together",
     "decode_with_pyarrow",
@@ -193,7 +192,6 @@ class OpenChunk:
                 self.fallback = str(reason)
 
     def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
-        """See `formats.base.OpenChunk.cost_bytes`."""
         return int(self._cost(ChunkSize.of_chunk(self.chunk), dtype, eos))
 
     def _cost(self, size: ChunkSize, dtype: np.dtype[np.integer], eos: bool) -> Numbers:
@@ -215,7 +213,6 @@ class OpenChunk:
         last: int | None = None,
         low: int = 0,
     ) -> Iterator[TokenPart]:
-        """See `formats.base.OpenChunk.parts`."""
         chunk = self.chunk
         assert bound is None or dtype is not None
         wanted = _wanted(chunk.layout, dtype, bound, low)
@@ -266,7 +263,6 @@ class OpenChunk:
         return np.diff(np.concatenate([*starts, [tokens]]))
 
     def unverified(self) -> Iterator[memoryview]:
-        """See `formats.base.OpenChunk.unverified`."""
         begin = 0
         for page in (page for part in self._parts for page in part):
             if page.checksum is not None:
@@ -334,7 +330,7 @@ class OpenChunk:
         """The chunk, where pages are not looked at."""
         chunk = self.chunk
         if self.fallback:
-            block = cast_tokens(decode_with_pyarrow(self._raw, chunk), wanted, chunk)
+            block = cast_tokens(decode_with_pyarrow([self._raw], [chunk]), wanted, chunk)
         else:
             block = TokenBlock(np.empty(0, wanted.dtype), np.zeros(chunk.rows + 1, np.int64))
         self._check_counts(len(block.offsets) - 1, len(block.tokens))
@@ -381,36 +377,6 @@ def _as_values(block: TokenBlock, chunk: ColumnChunk, dtype: np.dtype[Any] | Non
     if values.kind in "iu" or not chunk.layout.max_definition_level:
         return block
     return TokenBlock(narrowed(block.tokens.view(values), dtype or values), block.offsets)
-
-
-def decode_chunk(
-    raw: bytes | memoryview,
-    chunk: ColumnChunk,
-    *,
-    dtype: np.dtype[np.integer] | None = None,
-    bound: int | None = None,
-    on_fallback: Callable[[str], None] | None = None,
-) -> TokenBlock:
-    """All parts of one column chunk, put together.
-
-    Args:
-        raw, chunk: see `OpenChunk`.
-        dtype, bound: see `OpenChunk.parts`.
-        on_fallback: called with the reason, where the pages are of a kind that only pyarrow's own reader takes.
-
-    Raises:
-        DataError: see `OpenChunk.parts`.
-    """
-    opened = OpenChunk(raw, chunk)
-    if opened.fallback and on_fallback is not None:
-        on_fallback(opened.fallback)
-    parts = list(opened.parts(dtype=dtype, bound=bound))
-    if len(parts) == 1:
-        tokens, starts = parts[0].tokens, parts[0].starts
-    else:
-        tokens = np.concatenate([np.empty(0, dtype or chunk.layout.dtype), *(part.tokens for part in parts)])
-        starts = np.concatenate([np.empty(0, np.int64), *(part.starts + part.begin for part in parts)])
-    return TokenBlock(tokens, np.append(starts, len(tokens)))
 
 
 def decode_together(
@@ -523,7 +489,7 @@ def _decode_planned(planned: Sequence[_Planned], wanted: Wanted | None) -> Token
     for each in planned:
         for page in each.pages if each.dictionary is None else (each.dictionary, *each.pages):
             stored_body(each.raw, page, each.chunk)  # pyarrow takes some damaged checksums for none
-    block = _decode_framed([each.raw for each in planned], chunks)
+    block = decode_with_pyarrow([each.raw for each in planned], chunks)
     return block if wanted is None else cast_tokens(block, wanted, chunks[0])
 
 
@@ -575,13 +541,12 @@ def _counts_match(offsets: IntArray, chunks: Sequence[ColumnChunk]) -> bool:
     return np.array_equal(found[borders], slots) and np.array_equal(offsets[borders], tokens)
 
 
-def decode_with_pyarrow(raw: bytes | memoryview, chunk: ColumnChunk) -> TokenBlock:
-    """Decode one column chunk, levels and all, with pyarrow's own reader: what `decode_chunk` falls back to."""
-    return _decode_framed([raw], [chunk])
+def decode_with_pyarrow(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> TokenBlock:
+    """The documents of column chunks of one layout, one chunk after another, by pyarrow's own reader, levels and all.
 
-
-def _decode_framed(raws: Sequence[bytes | memoryview], chunks: Sequence[ColumnChunk]) -> TokenBlock:
-    """The documents of column chunks of one layout, one chunk after another. Errors name the first one."""
+    Raises:
+        DataError: they do not decode; names the first one.
+    """
     chunk = chunks[0]
     framed = pa.BufferReader(b"".join((rehost.MAGIC, *raws, _footer(chunks))))
     try:

@@ -98,7 +98,6 @@ class OpenChunk:
         self._offsets = None if chunk.layout.is_stream else _offsets(chunk, beside)
 
     def cost_bytes(self, *, dtype: np.dtype[np.integer], eos: bool) -> int:
-        """See `formats.base.OpenChunk.cost_bytes`."""
         return int(most_decode_cost(ChunkSize.of_chunk(self.chunk), dtype=dtype, eos=eos))
 
     def parts(
@@ -111,26 +110,17 @@ class OpenChunk:
         last: int | None = None,
         low: int = 0,
     ) -> Iterator[TokenPart]:
-        """See `formats.base.OpenChunk.parts`."""
-        dtype = dtype or self._tokens.dtype
+        wanted = Wanted(dtype=dtype or self._tokens.dtype, bound=bound)
         if self._offsets is None:
-            return self._stream(dtype=dtype, bound=bound, eos_id=eos_id, first=first, last=last)
-        return self._documents(self._offsets, dtype=dtype, bound=bound, eos_id=eos_id, first=first, last=last)
+            return self._stream(wanted, eos_id, first, last)
+        return self._documents(self._offsets, wanted, eos_id, first, last)
 
-    def _stream(
-        self,
-        *,
-        dtype: np.dtype[np.integer],
-        bound: int | None,
-        eos_id: int | float | None,
-        first: int,
-        last: int | None,
-    ) -> Iterator[TokenPart]:
+    def _stream(self, wanted: Wanted, eos_id: int | float | None, first: int, last: int | None) -> Iterator[TokenPart]:
         tokens = self._tokens
         for low, high in _parts(len(tokens)):
             if high <= first or (last is not None and low >= last):
                 continue
-            _check(tokens[low:high], bound, self.chunk, low)
+            _check(tokens[low:high], wanted, self.chunk, low)
             is_eos = _is_eos(tokens[low:high], eos_id)
             step = high - low
             if is_eos is not None and np.count_nonzero(is_eos) > _MOST_DOCUMENTS:
@@ -140,18 +130,11 @@ class OpenChunk:
                 starts = _after(
                     None if is_eos is None else is_eos[begin - low : end - low], begin == 0, end == len(tokens)
                 )
-                yield TokenPart(begin, _held(tokens[begin:end], dtype), starts)
+                yield TokenPart(begin, _held(tokens[begin:end], wanted.dtype), starts)
                 del starts  # not to be held while the next one is made
 
     def _documents(
-        self,
-        offsets: IntArray,
-        *,
-        dtype: np.dtype[np.integer],
-        bound: int | None,
-        eos_id: int | float | None,
-        first: int,
-        last: int | None,
+        self, offsets: IntArray, wanted: Wanted, eos_id: int | float | None, first: int, last: int | None
     ) -> Iterator[TokenPart]:
         tokens, each = self._tokens, int(eos_id is not None)
         for low, high in _parts(len(tokens)):
@@ -162,8 +145,8 @@ class OpenChunk:
             count = high - low + each * (len(documents) - (high < len(tokens)) + bool(low))
             if (count and begin + count <= first) or (last is not None and begin >= last):
                 continue
-            _check(tokens[low:high], bound, self.chunk, low)
-            piece = _held(tokens[low:high], dtype)
+            _check(tokens[low:high], wanted, self.chunk, low)
+            piece = _held(tokens[low:high], wanted.dtype)
             if eos_id is None:
                 yield TokenPart(begin, piece, documents - low)
             else:
@@ -185,7 +168,6 @@ class OpenChunk:
         return np.diff(np.concatenate([*starts, [len(tokens)]]))
 
     def unverified(self) -> Iterator[memoryview]:
-        """See `formats.base.OpenChunk.unverified`."""
         yield self._raw
 
 
@@ -206,7 +188,7 @@ def decode_together(
     is_stream = chunks[0].layout.is_stream
     try:
         tokens = np.concatenate([_stored(raw, chunk) for raw, chunk in zip(raws, chunks, strict=True)])
-        _check(tokens, bound, chunks[0], 0)
+        _check(tokens, Wanted(dtype=dtype, bound=bound), chunks[0], 0)
         borders = np.cumsum([0, *(chunk.tokens for chunk in chunks)])
         if is_stream:
             is_eos = _is_eos(tokens, eos_id)
@@ -309,11 +291,11 @@ def _held(tokens: TokenArray, dtype: np.dtype[np.integer]) -> TokenArray:
     return tokens.view(dtype) if tokens.itemsize == dtype.itemsize else narrowed(tokens, dtype)
 
 
-def _check(tokens: TokenArray, bound: int | None, chunk: ColumnChunk, begin: int) -> None:
-    """Refuse ids outside ``[0, bound)``."""
-    at = Wanted(dtype=tokens.dtype, bound=bound).first_outside(tokens)
+def _check(tokens: TokenArray, wanted: Wanted, chunk: ColumnChunk, begin: int) -> None:
+    """Refuse ids that are not as wanted."""
+    at = wanted.first_outside(tokens)
     if at is not None:
         raise chunk.error(
-            f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {bound}); check vocab_size, dtype, "
-            "raw_dtype and the tokenizer"
+            f"token {begin + at:,} has token id {int(tokens[at])}, outside [0, {wanted.bound}); check vocab_size, "
+            "dtype, raw_dtype and the tokenizer"
         )

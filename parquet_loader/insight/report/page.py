@@ -19,7 +19,8 @@ from ..inspect import Inspection, inspect
 from ..plan import plan
 from ..sample import Decodes
 from .ink import missing
-from .sections import Subject, head, sections
+from .sections import head, sections
+from .subject import Subject
 
 __all__ = ["report", "write_report"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chunks import decode_chunk
 
 from parquet_loader import DataError
-from parquet_loader.formats.parquet.decode import decode_chunk
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tools" / "soak"))
 import bit_rot

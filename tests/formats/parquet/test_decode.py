@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chunks import decode_chunk
 from hypothesis import given
 from hypothesis import strategies as st
 from writers import WRITERS, read_pyarrow, write_pyarrow
@@ -19,7 +20,7 @@ from parquet_loader.blocks import TokenBlock, append_eos, as_binary
 from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import decode
-from parquet_loader.formats.parquet.decode import cast_tokens, decode_chunk
+from parquet_loader.formats.parquet.decode import cast_tokens
 from parquet_loader.formats.parts import Wanted
 from parquet_loader.index import build_index
 from parquet_loader.storage import open_storage

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chunks import chunks_of, write
+from chunks import chunks_of, decode_chunk, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import DataError, ParquetLoader
-from parquet_loader.formats.parquet.decode import decode_chunk
 
 ENCODINGS: dict[str, dict[str, Any]] = {
     "dictionary": {},

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
+from chunks import decode_chunk
 from pyarrow import feather
 from writers import (
     OPTIONAL,
@@ -39,7 +40,6 @@ from writers import (
 from parquet_loader import ParquetLoader
 from parquet_loader.errors import ConfigError, DataError, FileChangedError, ParquetLoaderError
 from parquet_loader.formats.parquet import thrift
-from parquet_loader.formats.parquet.decode import decode_chunk
 from parquet_loader.index import build_index
 from parquet_loader.storage import open_storage
 

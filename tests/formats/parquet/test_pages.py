@@ -21,6 +21,7 @@ from chunks import (
     assert_block,
     chunks_of,
     crafted,
+    decode_chunk,
     expected_blocks,
     random_documents,
     table_of,
@@ -34,7 +35,7 @@ from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ChunkSize, ColumnChunk, ColumnLayout
 from parquet_loader.formats.parquet import levels as levels_module
 from parquet_loader.formats.parquet import pages, rehost, thrift
-from parquet_loader.formats.parquet.decode import OpenChunk, decode_chunk, decode_with_pyarrow, most_decode_cost
+from parquet_loader.formats.parquet.decode import OpenChunk, decode_with_pyarrow, most_decode_cost
 from parquet_loader.formats.parquet.levels import unusual_levels
 from parquet_loader.formats.parquet.values import MAX_INDEX_RUNS, unpack_indices
 
@@ -179,7 +180,7 @@ def test_a_null_inside_a_document_is_the_same_error_on_both_paths(
     with pytest.raises(DataError, match="null inside its document, at position") as ours:
         decode_chunk(raw, chunk, on_fallback=no_fallback)
     with pytest.raises(DataError) as theirs:
-        decode_with_pyarrow(raw, chunk)
+        decode_with_pyarrow([raw], [chunk])
     assert str(ours.value) == str(theirs.value)
 
 
@@ -653,7 +654,7 @@ def test_decoding_stays_within_its_cost(mean: int, tokens: int, options: dict[st
     table = pa.table({"tokens": pa.ListArray.from_arrays(offsets, values)})
     [(raw, chunk)] = chunks_of(write(table, row_group_size=1 << 30, **options))
     peak = len(raw) + most_decode_cost(ChunkSize.of_chunk(chunk), dtype=chunk.layout.dtype, eos=False)
-    for decode in (decode_chunk, decode_with_pyarrow):
+    for decode in (decode_chunk, lambda raw, chunk: decode_with_pyarrow([raw], [chunk])):
         pool = pa.proxy_memory_pool(pa.default_memory_pool())
         default = pa.default_memory_pool()
         pa.set_memory_pool(pool)

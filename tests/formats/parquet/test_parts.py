@@ -15,6 +15,7 @@ from chunks import (
     assert_block,
     chunks_of,
     crafted,
+    decode_chunk,
     random_documents,
     table_of,
     v1_page,
@@ -27,7 +28,7 @@ from parquet_loader.blocks import TokenPart
 from parquet_loader.errors import DataError
 from parquet_loader.formats.base import ColumnChunk
 from parquet_loader.formats.parquet import decode
-from parquet_loader.formats.parquet.decode import OpenChunk, decode_chunk
+from parquet_loader.formats.parquet.decode import OpenChunk
 
 ENCODINGS: list[dict[str, Any]] = [
     {},
