@@ -44,6 +44,8 @@ __all__ = ["build_parser", "command", "main", "parse_options", "signals_as_inter
 
 _EXIT_ERROR = 2
 _EXIT_SIGNAL = 128  # plus the signal's number, as shells have it
+_SECONDS_TO_END = 10.0  # that a command may take to clean up after a signal, where a storage is away
+_INTERRUPTED = "pretokenize: interrupted; rerun the same command to resume from the last finished file"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -219,8 +221,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM.
     """
+    return _run(argv, None)
+
+
+def _run(argv: Sequence[str] | None, seconds_to_end: float | None) -> int:
     try:
-        with signals_as_interrupts(), warnings_as_lines("pretokenize"):
+        with signals_as_interrupts(seconds_to_end), warnings_as_lines("pretokenize"):
             given = _given(argv)
             options, place = _options(given)
             with reporting() as progress:
@@ -240,14 +246,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_ERROR
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else signal.SIGINT
-        print("pretokenize: interrupted; rerun the same command to resume from the last finished file", file=sys.stderr)
+        print(_INTERRUPTED, file=sys.stderr)
         return _EXIT_SIGNAL + int(number)
     return 0
 
 
 def command() -> NoReturn:
     """Run the command as a process of its own, and end that process."""
-    status = main()
+    status = _run(None, _SECONDS_TO_END)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # all is said and done
     if status:
@@ -280,10 +286,17 @@ def warnings_as_lines(program: str) -> Iterator[None]:
 
 
 @contextmanager
-def signals_as_interrupts() -> Iterator[None]:
-    """Schedulers end a job with SIGTERM; what Ctrl-C cleans up is then cleaned up as well."""
+def signals_as_interrupts(seconds_to_end: float | None = None) -> Iterator[None]:
+    """Schedulers end a job with SIGTERM; what Ctrl-C cleans up is then cleaned up as well.
+
+    Args:
+        seconds_to_end: after a signal, until this process is ended whatever it is at; None for never.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if seconds_to_end is not None and hasattr(signal, "setitimer"):
+            signal.signal(signal.SIGALRM, lambda *_: _end_now(number))
+            signal.setitimer(signal.ITIMER_REAL, seconds_to_end)
         raise KeyboardInterrupt(number)
 
     if threading.current_thread() is not threading.main_thread():
@@ -296,3 +309,10 @@ def signals_as_interrupts() -> Iterator[None]:
     finally:
         for number, handler in former:
             signal.signal(number, handler)
+
+
+def _end_now(number: int) -> None:
+    try:
+        os.write(2, f"{_INTERRUPTED}\n".encode())
+    finally:
+        os._exit(_EXIT_SIGNAL + number)

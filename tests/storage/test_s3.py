@@ -634,6 +634,27 @@ def test_an_outage_while_a_set_grows_there_is_waited_for(
     assert objects_of(server.filesystem, prefix) == {path.name: path.read_bytes() for path in quiet.iterdir()}
 
 
+def test_an_interrupt_in_an_outage_does_not_wait_for_its_end(
+    server: S3Server, tmp_path: Path, slow_source: Path
+) -> None:
+    program = "from parquet_loader.pretokenize.cli import command; command()"
+    prefix = f"bucket1/interrupted-{uuid.uuid4().hex}"
+    arguments = ["--source=slow:Slow", "--input", "0.1", "9999", "--output", f"s3://{prefix}", "--tokenizer=bytes"]
+    arguments += ["--publish=as-finished", "--row-group-tokens=2000", "--file-tokens=10_000", "--batch-bytes=1000"]
+    with FaultProxy(server.endpoint) as proxy:
+        environment = environment_for(proxy.url) | {"PYTHONPATH": os.pathsep.join([*sys.path, str(slow_source)])}
+        with start(program, *arguments, environment=environment) as process:
+            fs = server.filesystem
+            while not fs.exists(f"{prefix}/part-0000000.parquet"):
+                fs.invalidate_cache()
+                time.sleep(0.05)
+            proxy.is_down = True
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=40)
+        assert process.returncode == 130
+        assert said.splitlines()[-1].startswith("pretokenize: interrupted; rerun the same command to resume")
+
+
 @pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("seed", range(max(1, int(os.environ.get("FOLLOW_RUNS", "4")) // 4)))
 def test_a_set_is_followed_there(seed: int, server: S3Server, tmp_path: Path) -> None:
