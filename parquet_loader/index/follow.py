@@ -137,6 +137,7 @@ class Follower:
         self._turn = Turn()
         self._pid = os.getpid()
         self._looked = -math.inf
+        self._watched = -math.inf  # since when it has been looked at again and again
         self._grown = time.monotonic()
         self._has_come = False  # whether more has come since then
         self._beat: tuple[str, float] = ("", self._grown)
@@ -169,10 +170,13 @@ class Follower:
     def _look(self, stop: threading.Event | None) -> bool:
         if (self._index is not None and self.known[1]) or time.monotonic() - self._looked < self.seconds:
             return False
+        before = self._looked
         try:
             self._seen = seen = self._what_is_there(stop)
         finally:
             self._looked = time.monotonic()
+            if self._looked - before > self.SILENT_SECONDS / 2:  # a store that was away told nothing, of nobody
+                self._watched = self._looked
         if seen.marker is not None and seen.marker.updated != self._beat[0]:
             self._beat = (seen.marker.updated, self._looked)
         is_first = not hasattr(self, "known")
@@ -345,6 +349,7 @@ class Follower:
         rerun = "Run it again to resume, and then this"
         if marker is not None and marker.state == "failed":
             raise WriterFailedError(f"the writer of {root} has failed: {marker.reason}. {rerun}.")
+        begun = max(begun, self._watched)
         if marker is not None and now - max(begun, self._beat[1]) > self.SILENT_SECONDS:
             silent = f"nothing was heard of the writer of {root} for {self.SILENT_SECONDS:.0f} s"
             raise WriterFailedError(f"{silent}: {marker.describe()}. {rerun}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,19 @@ def test_a_glob_of_a_set_that_becomes_complete_while_it_is_listed_has_all_of_its
 
     monkeypatch.setattr(local, "folders_of", finish_before)
     assert len(build_index(writer.folder / "*.parquet").files) == 8
+
+
+def test_a_store_that_was_away_makes_no_writer_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Follower, "SILENT_SECONDS", 1.0)
+    writer = Writer(tmp_path / "growing", make_files(tmp_path / "files", 0))
+    writer.show(2)
+    storage = _Rewritten([str(writer.folder)])
+    follower = follower_of(storage)
+    storage.then = lambda: time.sleep(1.5)
+    finish = threading.Timer(1.8, writer.finish)
+    finish.start()
+    follower.until(lambda: follower.known[1])
+    finish.join()
 
 
 def test_a_chain_is_the_same_for_what_two_sets_begin_with(tmp_path: Path) -> None:
