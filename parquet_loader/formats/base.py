@@ -319,7 +319,7 @@ def impossible_numbers(numbers: IntArray, sizes: IntArray | int, *, first_byte: 
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A leaf column of a Parquet schema: its number, its name without list levels, its Arrow type; whether it is a list
-    of integers, or of what an aligned column may hold.
+    of integers, or of what an aligned column may hold; in how many lists of that type it lies.
     """
 
     number: int
@@ -329,6 +329,12 @@ class Leaf:
     nullable_element: bool
     signed: bool
     is_values: bool = False
+    lists: int = 0
+
+    @property
+    def shown(self) -> str:
+        """Its type with those lists."""
+        return f"{'list<' * self.lists}{self.type}{'>' * self.lists}"
 
 
 class CountingBudget:

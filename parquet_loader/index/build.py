@@ -23,6 +23,7 @@ from .index import DatasetIndex, assemble, with_aligned
 
 __all__ = [
     "NoAlignedColumnError",
+    "NoTokenYetError",
     "build_index",
     "choose_column",
     "index_storage",
@@ -40,6 +41,10 @@ _COUNTING_BYTES = 1 << 30
 
 class NoAlignedColumnError(ConfigError):
     """Files have no such aligned column."""
+
+
+class NoTokenYetError(ConfigError):
+    """No file holds a token, and nothing else tells which column is meant; files that are still to come may."""
 
 
 def build_index(
@@ -184,8 +189,10 @@ def index_storage(
     assert len(whole) == len(files)
     _check_aligned(files, whole, aligned)
     untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
-    if untyped and (len(untyped) == len(files) or not _common_columns(whole) - set(aligned)):
-        raise _no_column(untyped[:_TOLD_FILES], done, column, storage)
+    common = _common_columns(whole) - set(aligned)
+    if untyped and (len(untyped) == len(files) or not common):
+        error = _no_column(untyped[:_TOLD_FILES], done, column, storage)
+        raise NoTokenYetError(str(error)) if common else error
     root = storage.root if storage.is_remote else ""
     tokens = choose_column(files, whole, column, aligned)
     index, *others = (assemble(files, whole, name, root, file_format.name) for name in (tokens, *aligned))
@@ -229,7 +236,7 @@ def _no_column(
     """What is wrong with the first file without the column, which others are like it, and whether all are."""
     (file, entry), more = lacking[0], [file.path for file, _ in lacking[1:]]
     candidates = [leaf.name for leaf in entry.leaves if leaf.is_tokens]
-    others = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in entry.leaves[:20]) or "none"
+    others = ", ".join(f"{leaf.name} ({leaf.shown})" for leaf in entry.leaves[:20]) or "none"
     if column is None:
         problem = f"has no column that is a list of integers; its columns are {others}"
     elif any(leaf.name == column for leaf in entry.leaves):
@@ -295,10 +302,8 @@ def choose_column(
         named = [_kind_of_name(name) for name in candidates]
         if named[0] == "tokens" and set(named[1:]) == {"other"}:
             return candidates[0]
-        raise ConfigError(
-            f"several columns are lists of integers: {candidates}; say which holds the tokens, "
-            f"for instance column={candidates[0]!r}"
-        )
+        told = f"several columns are lists of integers: {candidates}; say which holds the tokens, "
+        raise (ConfigError if holding else NoTokenYetError)(f"{told}for instance column={candidates[0]!r}")
     names = sorted({name for entry in entries for name in entry.columns} - set(aligned))
     examples = []
     for name in names:

@@ -41,6 +41,7 @@ from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, GROWTH_NAMES, MANIFE
 from ..storage.kinds import beside, kind_of
 from ..storage.local import LocalStorage
 from ..storage.remote import FsspecStorage
+from .build import NoTokenYetError
 from .index import DatasetIndex
 from .pinned import StoppableStorage
 
@@ -129,6 +130,7 @@ class Follower:
         self._renew()
         self._index: DatasetIndex | None = None
         self._files: list[FileInfo] = []  # of which it is
+        self._untold: ParquetLoaderError | None = None  # why there is none, although there are files
         self._seen = _Seen([])
         self._told = False  # whether it is said that it is waited for
         self.until(lambda: self._index is not None and (self._index.total_tokens > 0 or self.known[1]))
@@ -184,9 +186,11 @@ class Follower:
             self._grown = self._looked
             self._has_come = not is_first
             self._told &= not is_first  # that was about the first file
+        complete = seen.told_complete or self._is_over()
+        if complete and self._untold is not None:
+            raise self._untold
         if self._index is None:
             return False
-        complete = seen.told_complete or self._is_over()
         # Not only where it has grown: an interrupt may have come in between.
         has_news = complete or is_first or self._index is not self.known[0]
         if has_news:
@@ -240,23 +244,32 @@ class Follower:
             return before if before is not None and before.state == "growing" else None
 
     def _grow(self, seen: _Seen, stop: threading.Event | None) -> bool:
-        """Take in what has come; whether something has."""
-        if self._index is not None:
+        """Take in what has come; whether something has.
+
+        As long as there is no token nothing is held against what comes: who looks first at more knows nothing of it.
+        """
+        before = self._index if self._index is not None and self._index.total_tokens else None
+        if before is not None:
             self._check_files(seen.files)
         if seen.files == self._files:
             return False
+        index, untold = None, None
         try:
-            index = self._read(StoppableStorage(self._storage, stop), seen.files, self._index)
+            if seen.files:
+                index = self._read(StoppableStorage(self._storage, stop), seen.files, before)
         except ParquetLoaderError as error:  # maybe hours after the source was named
-            mend = "" if self._index is None else ". It has come to a set that is followed: mend it or take it out"
+            mend = "" if before is None else ". It has come to a set that is followed: mend it or take it out"
             paths = [file.path for file in seen.files]
-            raise of_file_below(error, self._storage.root, paths, mend) from error
-        if self._index is not None and not _begins_with(index, self._index):
+            told = of_file_below(error, self._storage.root, paths, mend)
+            if not isinstance(error, NoTokenYetError):
+                raise told from error
+            untold = told
+        if before is not None and index is not None and not _begins_with(index, before):
             raise ConfigError(
                 f"{self._storage.root} cannot be followed: a file that has come to it tells of others that were there "
                 f"already, and they are read in another way now. Files since then: {self._names_since(seen.files)}"
             )
-        self._index, self._files = index, seen.files
+        self._index, self._untold, self._files = index, untold, seen.files
         return True
 
     def _names_since(self, files: list[FileInfo]) -> str:
@@ -291,7 +304,7 @@ class Follower:
     def _seconds_left(self) -> float | None:
         """Until the set counts as complete, if nothing comes; None where it never will."""
         after = self._patience.complete_after
-        if after is None or self._seen.is_written or self._index is None:
+        if after is None or self._seen.is_written or not self._files:
             return None
         since_it_came = after - (time.monotonic() - self._grown)
         if self._seen.newest is None:
@@ -358,7 +371,7 @@ class Follower:
         if now - max(begun, self._grown) > self._patience.wait_seconds and not is_patient:
             seconds = self._patience.wait_seconds
             so_long = f"for {seconds:,g} s (wait_seconds)" if seconds else "so far (wait_seconds is 0)"
-            if self._index is None:
+            if not self._files:
                 raise GrowthTimeoutError(f"no file of {self._storage.identity} has come {so_long}: {self.describe()}")
             raise GrowthTimeoutError(
                 f"{root} has not grown {so_long}, and is not complete: {self.describe()}{self._ways()}"
@@ -396,15 +409,17 @@ class Follower:
 
     def describe(self) -> str:
         """How far the set is, in a few words."""
-        if self._index is None:
+        if not self._files:
             return self._seen.absent if self._seen.marker is None else "no file is there yet"
+        if self._index is None:
+            return f"{len(self._files):,} files are there, and no token: {self._untold}"
         return f"{len(self._index.files):,} files, {self._index.total_tokens:,} tokens are there"
 
     def _tell(self) -> None:
         if self._told:
             return
         self._told = True
-        if self._index is None:
+        if not self._files:
             _logger.warning(
                 "waiting for the first file of %s, up to %s s (wait_seconds): %s",
                 self._storage.identity,

@@ -75,7 +75,7 @@ def readable_index(
         if isinstance(each, ParquetLoaderError):
             faults.append(fault_of(each, "unreadable", file.path))
         elif not each.columns or (column is not None and column not in each.columns):
-            names = ", ".join(f"{leaf.name} ({leaf.type})" for leaf in each.leaves) or "none"
+            names = ", ".join(f"{leaf.name} ({leaf.shown})" for leaf in each.leaves) or "none"
             if each.columns:
                 names = f"{', '.join(each.columns)}, lists of integers"
             problem = f"has no list of integers{'' if column is None else f' {column!r}'}; its columns are {names}"

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from growing_sets import Writer, copy_finished, make_files, quick_looks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader import build_index
+from parquet_loader import ConfigError, GrowthTimeoutError, ParquetLoader, build_index
 from parquet_loader.index.build import index_storage
 from parquet_loader.index.follow import Follower, Patience
 from parquet_loader.index.prefix import PrefixChain
@@ -168,3 +170,57 @@ def test_what_a_position_has_begun_with_is_told_by_what_was_read(
     before = int(grown.ends[groups - 1]) if groups else 0
     # All that it had is among them, but for one token of lanes that come to a window later than the last lane.
     assert had - (lane < lanes - 1) <= (before + lane) // lanes
+
+
+# ── files without a token, that come first ───────────────────────────────────────────────────────────────────────────
+
+WITHOUT_A_TOKEN = {
+    "lists of nothing": pa.table({"tokens": pa.array([[], []], pa.list_(pa.null()))}),
+    "nulls": pa.table({"tokens": pa.nulls(3)}),
+    "no rows of another type": pa.table({"tokens": pa.array([], pa.float64())}),
+    "no rows": pa.table({"tokens": pa.array([], pa.list_(pa.int32()))}),
+    "lists that may all be meant": pa.table({name: pa.array([[]], pa.list_(pa.int32())) for name in ("a", "tokens")}),
+}
+
+
+def write(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def move_in(table: pa.Table, path: Path) -> None:
+    write(table, path.with_name(f"_{path.name}"))
+    path.with_name(f"_{path.name}").rename(path)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("first", WITHOUT_A_TOKEN)
+def test_files_are_waited_for_beside_one_without_a_token_whatever_its_columns(
+    first: str, suffix: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"seq_len": 8, "lanes": 1, "window": 1, "follow": True}
+    table = WITHOUT_A_TOKEN[first]
+    write(table, tmp_path / f"0.{suffix}")
+    with pytest.raises(GrowthTimeoutError, match=r"1 files are there, and no token|1 files, 0 tokens are there"):
+        ParquetLoader(tmp_path, **options, wait_seconds=0)
+    later = pa.table({name: [list(range(9)) if name == "tokens" else []] * 30 for name in table.column_names})
+    thread = threading.Timer(0.1, move_in, (later, tmp_path / f"1.{suffix}"))
+    thread.start()
+    with ParquetLoader(tmp_path, **options, wait_seconds=20) as waited:
+        thread.join()
+        with ParquetLoader(tmp_path, **options) as came_later:
+            assert np.array_equal(next(iter(waited)).tokens, next(iter(came_later)).tokens)
+
+
+def test_a_set_that_is_complete_without_a_token_says_what_its_files_lack(tmp_path: Path) -> None:
+    write(WITHOUT_A_TOKEN["lists of nothing"], tmp_path / "0.parquet")
+    told = r"0\.parquet has no column that is a list of integers; its columns are tokens \(list<null>\)"
+    with pytest.raises(ConfigError, match=told):
+        ParquetLoader(tmp_path, seq_len=8, lanes=1, follow=True, complete_after=0)
+    (tmp_path / "_COMPLETE").touch()
+    for follow in (True, False):
+        with pytest.raises(ConfigError, match=told):
+            ParquetLoader(tmp_path, seq_len=8, lanes=1, follow=follow)

@@ -135,6 +135,7 @@ class _Walk:
             nullable_element=nullable,
             signed=not integer or pa.types.is_signed_integer(plain),
             is_values=is_values,
+            lists=int(is_values),
         )
         is_encoded = integer and bool(form) and encoded
         yield Column(leaf=leaf, kind=form, parents=parents, own=own, is_encoded=is_encoded)

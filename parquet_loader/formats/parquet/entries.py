@@ -226,6 +226,9 @@ def _schema_of(framed: bytes) -> tuple[tuple[Leaf, ...], dict[int, ColumnLayout]
     return leaves, {leaf.number: _layout(schema, leaf) for leaf in lists}
 
 
+_APART = 1000  # more lists than there are around anything: what lies in a list of structs, or in a map, is no list
+
+
 def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
     """The leaf columns in the order of the Parquet file, which is depth first."""
     number = 0
@@ -237,18 +240,18 @@ def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
         if pa.types.is_struct(kind):
             for field in kind:
                 yield from walk(
-                    f"{name}.{field.name}" if not lists else name, field.type, lists + 9 * bool(lists), True
+                    f"{name}.{field.name}" if not lists else name, field.type, lists + _APART * bool(lists), True
                 )
         elif pa.types.is_map(kind):
-            yield from walk(name, kind.key_type, 9, True)
-            yield from walk(name, kind.item_type, 9, True)
+            yield from walk(name, kind.key_type, _APART, True)
+            yield from walk(name, kind.item_type, _APART, True)
         elif _is_list(kind):
             yield from walk(name, kind.value_type, lists + 1, kind.value_field.nullable)
         else:
             integer = pa.types.is_integer(kind)
             signed = not integer or pa.types.is_signed_integer(kind)
             is_values = lists == 1 and (integer or pa.types.is_boolean(kind) or pa.types.is_floating(kind))
-            yield Leaf(number, name, kind, integer and lists == 1, nullable, signed, is_values)
+            yield Leaf(number, name, kind, integer and lists == 1, nullable, signed, is_values, lists % _APART)
             number += 1
 
     for field in schema:
