@@ -503,7 +503,8 @@ def assemble(
             f"raw files of a set hold ids of one type, and there are {told}: load them as a mixture's sources"
         )
     file_layout = np.array([layouts.setdefault(layout, len(layouts)) for layout, _ in chosen], np.int64)
-    numbers = np.concatenate([array for _, array in chosen], axis=1)
+    # What a file without row groups has of their numbers is none of any height.
+    numbers = np.concatenate([array for _, array in chosen if array.shape[1]] or [chosen[0][1]], axis=1)
     file = np.repeat(np.arange(len(files), dtype=np.int64), [array.shape[1] for _, array in chosen])
     return DatasetIndex(
         files=tuple(files),

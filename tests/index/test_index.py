@@ -10,7 +10,8 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -642,3 +643,38 @@ def test_row_groups_are_found_by_file_and_number(tmp_path: Path) -> None:
     assert [index.groups_of(file) for file in (0, 1)] == [slice(0, 2), slice(2, 3)]
     assert [index.group_number(0, row_group) for row_group in range(4)] == [0, None, 1, None]
     assert [index.group_number(1, row_group) for row_group in range(2)] == [2, None]
+
+
+# ── sets that begin with nothing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _arrow(path: Path, documents: list[list[int]], *, new: Callable[..., Any]) -> None:
+    table = pa.table({"tokens": pa.array(documents, pa.list_(pa.int32()))})
+    with new(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _npy(path: Path, documents: list[list[int]]) -> None:
+    np.save(path, np.array([token for document in documents for token in document], np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write"),
+    [
+        ("parquet", write_pyarrow),
+        ("arrow", partial(_arrow, new=pa.ipc.new_file)),
+        ("arrow", partial(_arrow, new=pa.ipc.new_stream)),
+        ("npy", _npy),
+    ],
+)
+def test_files_without_a_token_that_were_indexed_first_are_kept_beside_those_that_come(
+    tmp_path: Path, suffix: str, write: Callable[[Path, list[list[int]]], None]
+) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write(folder / f"0.{suffix}", [])
+    options: dict[str, Any] = {"cache_dir": tmp_path / "cache"}
+    assert build_index(folder, **options).total_tokens == 0
+    write(folder / f"1.{suffix}", [[1, 2, 3]] * 20)
+    for _ in range(2):
+        assert build_index(folder, **options).total_tokens == 60
