@@ -552,8 +552,8 @@ class _IndexReader:
 
     def __call__(self, storage: Storage, files: list[FileInfo] | None, before: DatasetIndex | None) -> DatasetIndex:
         if before is None:
-            return index_storage(storage, listed=files, **self._options)
-        given = {**self._options, "column": before.column, "format": before.format}
+            return index_storage(storage, listed=files, growing=files is not None, **self._options)
+        given = {**self._options, "growing": True, "column": before.column, "format": before.format}
         index = index_storage(storage, listed=files, **given)
         if self.first is not None:
             check_arrived(index, self.first)

@@ -257,6 +257,42 @@ def test_what_makes_another_thing_of_files_that_were_there_is_refused(tmp_path: 
                 pass
 
 
+def test_a_stream_that_is_not_closed_is_no_whole_file_of_a_set_that_grows(tmp_path: Path) -> None:
+    table = pa.table({"tokens": [list(range(20))] * 60})
+    sized: dict[str, Any] = {"seq_len": 8, "lanes": 1, "window": 1}
+    told = f"{tmp_path}/{{}}.arrow: is a stream without the mark of its end"
+
+    def begin(path: Path) -> tuple[Any, Any]:
+        file = path.open("wb")
+        writer = pa.ipc.new_stream(file, table.schema)
+        writer.write_table(table, max_chunksize=20)
+        file.flush()
+        return file, writer
+
+    file, writer = begin(tmp_path / "0.arrow")
+    assert build_index(tmp_path).total_tokens == 1200  # without follow it is what it is, and no cache keeps that
+    with pytest.raises(DataError) as refused:
+        opened(tmp_path, **sized)
+    assert str(refused.value).startswith(told.format(0))
+    with file:
+        writer.close()
+    with opened(tmp_path, **sized, epochs=1) as loader:
+        batches = take([loader], 100)
+        file, writer = begin(tmp_path / "1.arrow")
+        with pytest.raises(DataError) as refused:
+            take([loader], 1000)
+        assert str(refused.value).startswith(told.format(1))
+        state = loader.state_dict()
+        with file:
+            writer.close()
+        (tmp_path / "_COMPLETE").touch()
+    with opened(tmp_path, **sized, epochs=1, follow=False) as loader:
+        loader.load_state_dict(state)
+        given = state["position"] // 8
+        assert len(batches) <= given
+        assert given + len(take([loader], 1000)) == 2 * 1200 // 8
+
+
 # ── files that come later ────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -286,10 +286,13 @@ class FileEntry:
             them the format's own, see `ColumnChunk.places`); columns of any type that hold no value are among them,
             since another file may have tokens there.
         leaves: what columns there are, where none is a list of integers, or an aligned column is missing.
+        is_ended: whether nothing can come after it: False of a stream that just stops, as one does that is still being
+            written.
     """
 
     columns: dict[str, tuple[ColumnLayout, IntArray]]
     leaves: tuple[Leaf, ...] = ()
+    is_ended: bool = True
 
 
 def impossible_numbers(numbers: IntArray, sizes: IntArray | int, *, first_byte: int = 4) -> tuple[int, str] | None:

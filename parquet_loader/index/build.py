@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..advice import tokenization
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from ..formats.base import ENTRY_ARRAYS, Counting, CountingBudget, FileEntry
 from ..formats.known import format_named, format_of
 from ..storage.base import FileInfo, Storage
@@ -139,8 +139,13 @@ def index_storage(
     raw_dtype: np.dtype[np.integer] | None = None,
     aligned: Sequence[str] = (),
     listed: list[FileInfo] | None = None,
+    growing: bool = False,
 ) -> DatasetIndex:
-    """`build_index` over a storage that is open already, and of files that it has listed."""
+    """`build_index` over a storage that is open already, and of files that it has listed.
+
+    Args:
+        growing: whether they may still be written: then one that may go on is refused.
+    """
     listed = storage.list_files() if listed is None else listed
     file_format = format_of(storage, listed, format, has_raw_dtype=raw_dtype is not None)
     if aligned and file_format.name == "raw":
@@ -187,6 +192,13 @@ def index_storage(
         raise _no_column(lacking, done, column, storage)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
+    going_on = [file.path for file, entry in zip(files, whole, strict=True) if not entry.is_ended]
+    if growing and going_on:
+        raise DataError(
+            "is a stream without the mark of its end: its writer has not closed it yet, or its writing or copying was "
+            "cut off, and what came after it would change what was read. Close its writer, or write it anew",
+            path=going_on[0],
+        )
     _check_aligned(files, whole, aligned)
     untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
     common = _common_columns(whole) - set(aligned)

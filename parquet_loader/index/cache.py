@@ -102,11 +102,12 @@ class IndexCache:
         return list(found.items())
 
     def write(self, files: Sequence[FileInfo], entries: Sequence[FileEntry]) -> None:
-        """Keep what was read."""
-        names = sorted({name for entry in entries for name in entry.columns})
+        """Keep what was read, of files that have ended: an index does not tell of others that they have not."""
+        pairs = [(file, entry) for file, entry in zip(files, entries, strict=True) if entry.is_ended]
+        names = sorted({name for _, entry in pairs for name in entry.columns})
         payload: list[dict[str, Any]] = []
         for name in names:
-            having = [(file, entry) for file, entry in zip(files, entries, strict=True) if name in entry.columns]
+            having = [(file, entry) for file, entry in pairs if name in entry.columns]
             kept = [file for file, _ in having], [entry for _, entry in having]
             payload.append(pack_index(assemble(*kept, name, format=self._format)))
         place = "the home folder, since this user has none" if self._path is None else self._path.parent

@@ -129,7 +129,8 @@ class _Entry:
             name = each.leaf.name
             columns[name] = _EMPTY_LAYOUT(column=name), self._array(found.get(name, []), each)
         is_whole = self._has_tokens and columns.keys() >= self._aligned
-        return FileEntry(columns, () if is_whole else tuple(each.leaf for each in self._columns))
+        leaves = () if is_whole else tuple(each.leaf for each in self._columns)
+        return FileEntry(columns, leaves, self._file.is_ended)
 
     def _check_none(self, batch: Batch) -> None:
         """Refuse a record batch that says it has no rows, where its columns have some."""

@@ -46,7 +46,12 @@ _CUT = "its writing or copying was cut off"
 
 
 class ArrowFile:
-    """A file, and what was read of it last."""
+    """A file, and what was read of it last.
+
+    Attributes:
+        size: its bytes.
+        is_ended: False once all of a stream is read that has no mark of its end.
+    """
 
     def __init__(self, storage: Storage, file: FileInfo) -> None:
         self._storage = storage
@@ -54,6 +59,7 @@ class ArrowFile:
         self._start = 0
         self._data = memoryview(b"")
         self.size = file.size
+        self.is_ended = True
         self._small_bytes = _SMALL_REMOTE_BYTES if storage.is_remote else _SMALL_BYTES
 
     def ahead_of(self, stride: int) -> int:
@@ -208,6 +214,7 @@ def _of_stream(file: ArrowFile, begin: int) -> Iterator[Framed]:
             )
         ahead = file.ahead_of(framed.end - begin)
         begin = framed.end
+    file.is_ended = False
 
 
 def _check_end(file: ArrowFile, footer: int, blocks: Sequence[Blocks]) -> None:
