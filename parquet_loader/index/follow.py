@@ -139,6 +139,7 @@ class Follower:
         self._turn = Turn()
         self._pid = os.getpid()
         self._looked = -math.inf
+        self._seen_since = -math.inf  # when the look began that found what is known
         self._watched = -math.inf  # since when it has been looked at again and again
         self._grown = time.monotonic()
         self._has_come = False  # whether more has come since then
@@ -172,9 +173,10 @@ class Follower:
     def _look(self, stop: threading.Event | None) -> bool:
         if (self._index is not None and self.known[1]) or time.monotonic() - self._looked < self.seconds:
             return False
-        before = self._looked
+        before, began = self._looked, time.monotonic()
         try:
             self._seen = seen = self._what_is_there(stop)
+            self._seen_since = began
         finally:
             self._looked = time.monotonic()
             if self._looked - before > self.SILENT_SECONDS / 2:  # a store that was away told nothing, of nobody
@@ -345,7 +347,7 @@ class Follower:
                 self.look(stop)
                 if is_known():
                     return
-                if self._looked >= begun:  # what was seen before may have been mended since
+                if self._seen_since >= begun:  # what was seen before may have been mended since
                     self._check(begun)
                 self._tell()
                 until = time.monotonic() + self.seconds
