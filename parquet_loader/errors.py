@@ -136,13 +136,15 @@ def of_source(error: ParquetLoaderError, name: str) -> ParquetLoaderError:
 
 def of_file_below(error: ParquetLoaderError, root: str, paths: Collection[str], more: str = "") -> ParquetLoaderError:
     """An error that begins with one of some paths, which are relative to a folder, with the whole path and what more is
-    to be said; others as they are.
+    to be said, a sentence; others as they are.
     """
     told = str(error)
     if not isinstance(error, (ConfigError, DataError)) or not told.startswith(tuple(paths)):
         return error
     error = copy.copy(error)
-    error.args = (f"{root.rstrip('/')}/{told}{more}",)
+    if more:
+        told += f" {more}" if told.endswith(("?", ".")) else f". {more}"
+    error.args = (f"{root.rstrip('/')}/{told}",)
     return error
 
 

@@ -62,7 +62,8 @@ def test_a_row_of_another_length_names_its_file_row_group_and_row(tmp_path: Path
     wrong[7], wrong[8] = 12, 8
     write_lengths(tmp_path / "set", [many, many, many], [many, wrong, many])
     told = refused(tmp_path / "set", DataError, aligned=["labels"], processes=processes, cache_dir=tmp_path)
-    assert told.startswith("a.parquet, row group 1, column 'labels': row 7 has 12 values, and 10 tokens in 'input_ids'")
+    where = f"{tmp_path}/set/a.parquet, row group 1, column 'labels'"
+    assert told.startswith(f"{where}: row 7 has 12 values, and 10 tokens in 'input_ids'")
     first_batch(tmp_path / "set", cache_dir=tmp_path)
 
 

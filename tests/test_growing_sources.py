@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from parquet_loader import (
     Component,
     ConfigError,
     DataError,
+    FileChangedError,
     GrowthTimeoutError,
     ParquetLoader,
     PathNotFoundError,
@@ -300,6 +302,10 @@ def damaged(path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
 
 
+def of_no_bytes(path: Path) -> None:
+    path.touch()
+
+
 def of_another_column(path: Path) -> None:
     pq.write_table(pa.table({"tokens": [[1]], "loss_mask": [[1]]}), path)
 
@@ -316,7 +322,7 @@ def of_large_ids(path: Path) -> None:
     pq.write_table(pa.table({"tokens": [[60_000]], "labels": [[1]]}), path)
 
 
-@pytest.mark.parametrize("make", [damaged, of_another_column, of_floats, of_other_labels, of_large_ids])
+@pytest.mark.parametrize("make", [damaged, of_no_bytes, of_another_column, of_floats, of_other_labels, of_large_ids])
 def test_a_bad_file_that_comes_later_is_named_with_its_folder_and_may_be_mended(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -331,11 +337,43 @@ def test_a_bad_file_that_comes_later_is_named_with_its_folder_and_may_be_mended(
             for _ in loader:
                 pass
         assert str(refused.value).startswith(f"{tmp_path}/1.parquet")
-        assert str(refused.value).endswith("It has come to a set that is followed: mend it or take it out")
+        assert re.search(
+            r"[^.?](\.|\?) It has come to a set that is followed: mend it or take it out$", str(refused.value)
+        )
+        assert "as the source" not in str(refused.value)  # a list of files cannot be followed
         good(tmp_path / "1.parquet")
         (tmp_path / "_COMPLETE").touch()
         count = loader.state_dict()["position"] // 16
         assert count + sum(1 for _ in loader) == -(-2 * 40 * 60 // (16 * 8))
+
+
+def test_what_is_found_in_a_later_file_when_it_is_decoded_is_named_with_its_folder_too(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [[1] * 60] * 40}), tmp_path / "0.parquet")
+    with opened(tmp_path, window=1) as loader:
+        take([loader], 5)
+        pq.write_table(pa.table({"tokens": [[1] * 30, [1, None, 1] * 20] * 40}), tmp_path / "1.parquet")
+        with pytest.raises(DataError) as refused:
+            take([loader], 1000)
+    where = f"{tmp_path}/1.parquet, row group 0, column 'tokens': row 1 has a null inside its document"
+    assert str(refused.value).startswith(where)
+
+
+def test_after_a_change_of_time_alone_a_new_loader_goes_on_from_the_state_as_the_error_says(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [list(range(60))] * 40}), tmp_path / "0.parquet")
+    (tmp_path / "_COMPLETE").touch()
+    with opened(tmp_path, window=1) as loader:
+        expected = take([loader], 30)
+    (tmp_path / "_COMPLETE").unlink()
+    with opened(tmp_path, window=1) as loader:
+        found = take([loader], 5)
+        state = loader.state_dict()
+        os.utime(tmp_path / "0.parquet")
+        with pytest.raises(FileChangedError, match="if it holds what it held, a new loader goes on from the state"):
+            take([loader], 1000)
+    (tmp_path / "_COMPLETE").touch()
+    with opened(tmp_path, window=1) as loader:
+        loader.load_state_dict(state)
+        assert np.array_equal([*found, *take([loader], 25)], expected)
 
 
 def test_a_run_that_its_memory_has_ended_resumes_exactly_with_more(tmp_path: Path) -> None:

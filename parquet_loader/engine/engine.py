@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from ..blocks import IntArray, TokenArray
 from ..checkpoint import ONLY
-from ..errors import ConfigError, LoaderClosedError
+from ..errors import ConfigError, DataError, LoaderClosedError, of_file_below
 from ..formats.base import STREAM_DOCUMENT_TOKENS, ColumnChunk
 from ..index.follow import Follower
 from ..order.order import Order, StepBlocks, Window
@@ -388,6 +388,7 @@ class Engine:
                 counters.waits.setdefault((name, cause), 0.0)
         self._dtypes = [[dtype, *(plane.dtype for plane in source.aligned)] for source in sources]
         self._planes = [source.planes for source in sources]
+        self._roots = [source.storage.root for source in sources]
         self._units = [source.order.unit for source in sources]
         self._sealed = [None if source.growth is None else Sealed(source) for source in sources]
         self._count_growth = [
@@ -433,10 +434,13 @@ class Engine:
         if sealed is not None:
             self._await(source, sealed, sealed.needed(positions, seq_len, overlap, ends))
         packer, elements = self._packers[source], self._elements[source]
-        if elements is None:
-            planes, taken = packer.rows(positions, seq_len, overlap, ends, out)
-            return Drawn(planes, Origins(taken, len(planes[0])))
-        packer.rows(positions // seq_len, 1, 0, None if ends is None else ends // seq_len, elements)
+        try:
+            if elements is None:
+                planes, taken = packer.rows(positions, seq_len, overlap, ends, out)
+                return Drawn(planes, Origins(taken, len(planes[0])))
+            packer.rows(positions // seq_len, 1, 0, None if ends is None else ends // seq_len, elements)
+        except DataError as error:  # maybe hours after the source was named
+            raise of_file_below(error, self._roots[source], [error.path]) from error
         rows = len(elements[0])
         if out is None:
             out = [np.empty((rows, seq_len + overlap), dtype) for dtype in self._dtypes[source]]

@@ -189,7 +189,7 @@ def index_storage(
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # after an error, do not read the others for nothing
     if lacking:
-        raise _no_column(lacking, done, column, storage)
+        raise _no_column(lacking, done, column, storage, growing)
     whole = [entry for entry in entries if entry is not None]
     assert len(whole) == len(files)
     going_on = [file.path for file, entry in zip(files, whole, strict=True) if not entry.is_ended]
@@ -203,7 +203,7 @@ def index_storage(
     untyped = [(file, entry) for file, entry in zip(files, whole, strict=True) if entry.leaves]
     common = _common_columns(whole) - set(aligned)
     if untyped and (len(untyped) == len(files) or not common):
-        error = _no_column(untyped[:_TOLD_FILES], done, column, storage)
+        error = _no_column(untyped[:_TOLD_FILES], done, column, storage, growing)
         raise NoTokenYetError(str(error)) if common else error
     root = storage.root if storage.is_remote else ""
     tokens = choose_column(files, whole, column, aligned)
@@ -243,7 +243,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _no_column(
-    lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None, storage: Storage
+    lacking: Sequence[tuple[FileInfo, FileEntry]], done: int, column: str | None, storage: Storage, growing: bool
 ) -> ConfigError:
     """What is wrong with the first file without the column, which others are like it, and whether all are."""
     (file, entry), more = lacking[0], [file.path for file, _ in lacking[1:]]
@@ -260,7 +260,8 @@ def _no_column(
     if more:
         problem += f". It is the same with {len(more)} more: {', '.join(more)}"
     if done > len(lacking):
-        problem += f". The other {done - len(lacking):,} files looked at have it: name only those as the source"
+        only = ", by a glob" if growing else " as the source"
+        problem += f". The other {done - len(lacking):,} files looked at have it: name only those{only}"
     elif not candidates and (texts := [leaf.name for leaf in entry.leaves if _is_text(leaf.type)]):
         where = storage.root if done > 1 else f"{storage.root}/{file.path}"
         problem += f". If it holds text, {tokenization(where, 'text' if 'text' in texts else texts[0])}"

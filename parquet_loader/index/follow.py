@@ -36,7 +36,7 @@ from ..errors import (
     of_file_below,
 )
 from ..interrupts import Turn
-from ..storage.base import FileInfo, Storage
+from ..storage.base import FileInfo, Storage, ways_after_change
 from ..storage.growing import COMPLETE_NAMES, GROWING_NAME, GROWTH_NAMES, MANIFEST_NAME, Growing
 from ..storage.kinds import beside, kind_of
 from ..storage.local import LocalStorage
@@ -260,7 +260,7 @@ class Follower:
             if seen.files:
                 index = self._read(StoppableStorage(self._storage, stop), seen.files, before)
         except ParquetLoaderError as error:  # maybe hours after the source was named
-            mend = "" if before is None else ". It has come to a set that is followed: mend it or take it out"
+            mend = "" if before is None else "It has come to a set that is followed: mend it or take it out"
             paths = [file.path for file in seen.files]
             told = of_file_below(error, self._storage.root, paths, mend)
             if not isinstance(error, NoTokenYetError):
@@ -285,9 +285,9 @@ class Follower:
             now = there.pop(file.path, None)
             if now != file:
                 how = "is gone" if now is None else "has changed"
+                ways = ways_after_change(same_size=now is not None and now.size == file.size)
                 raise FileChangedError(
-                    f"{root}/{file.path} {how} since it was read from the set that is followed: put the old file back, "
-                    "or start a new run"
+                    f"{root}/{file.path} {how} since it was read from the set that is followed: {ways}"
                 )
         last = _last_data(self._files)
         early = min((path for path in there if kind_of(path)), default=last)

@@ -53,6 +53,7 @@ __all__ = [
     "is_hidden",
     "refuse_table",
     "tells_of_growth",
+    "ways_after_change",
 ]
 
 
@@ -332,10 +333,20 @@ class Listing:
             )
 
 
-def changed_error(path: str, how: str, now: tuple[int | None, str] | None = None) -> FileChangedError:
+def ways_after_change(*, same_size: bool) -> str:
+    """What to do about a file that is not as it was: a clause."""
+    ways = "put the old file back, or start a new run on the new data"
+    if same_size:  # as by touch, or where it was copied once more: a state knows of no times
+        return f"if it holds what it held, a new loader goes on from the state; otherwise {ways}"
+    return ways
+
+
+def changed_error(
+    path: str, how: str, now: tuple[int | None, str] | None = None, *, same_size: bool = False
+) -> FileChangedError:
     """The error for a file that is not as it was listed, how it differs, and its size and version now."""
     error = FileChangedError(
-        f"{path} is not the file that was indexed: {how}; put the old file back, or start a new run on the new data"
+        f"{path} is not the file that was indexed: {how}; {ways_after_change(same_size=same_size)}"
     )
     error.now = now
     return error

@@ -146,6 +146,7 @@ class LocalStorage:
                 f"size {status.st_size:,} and modification time {status.st_mtime_ns} ns "
                 f"where there were {file.size:,} and {file.version}",
                 (status.st_size, str(status.st_mtime_ns)),
+                same_size=status.st_size == file.size,
             )
         if len(data) != length:
             raise StorageError(f"{path} has {file.size:,} bytes: there are no {length:,} from byte {start:,} on")

@@ -312,7 +312,8 @@ class FsspecStorage:
             info = self._look(path, until, stop)
             if (info.get("size"), _version(info)) != (file.size, file.version):
                 now = f"size {info.get('size')} and {_version(info)} where there were {file.size:,} and {file.version}"
-                raise changed_error(self._shown(path), now, (info.get("size"), _version(info)))
+                is_as_large = info.get("size") == file.size
+                raise changed_error(self._shown(path), now, (info.get("size"), _version(info)), same_size=is_as_large)
 
         def read_range(until: float | None) -> bytes:
             try:
