@@ -393,12 +393,30 @@ def test_a_run_that_its_memory_has_ended_resumes_exactly_with_more(tmp_path: Pat
         with pytest.raises(ConfigError, match="budget_bytes 20,000,000 is too small"):
             while True:
                 found.append(next(batches).tokens)
+        with pytest.raises(ConfigError, match="budget_bytes 20,000,000 is too small"):  # and so it stays
+            next(iter(loader))
         state = loader.state_dict()
         assert state["position"] == len(found) * 16
     for follow in (True, False):
         with opened(growing.folder, window=1, budget_bytes=500_000_000, follow=follow) as loader:
             loader.load_state_dict(state)
             assert np.array_equal([*found, *take([loader], 200 - len(found))], expected)
+
+
+def test_a_source_of_a_mixture_that_needs_more_memory_than_there_is_says_so_each_time(tmp_path: Path) -> None:
+    made = []
+    for number, count in enumerate((10, 80_000)):
+        made.append(tmp_path / f"part-{number}.parquet")
+        pq.write_table(pa.table({"tokens": pa.array([list(range(30))] * count, pa.list_(pa.int32()))}), made[-1])
+    growing = Writer(tmp_path / "growing", made)
+    growing.show(1)
+    other = copy_finished(made[:1], tmp_path / "other")
+    sources = {"growing": growing.folder, "other": Component(other, follow=False)}
+    with opened(sources, weights={"growing": 0.9, "other": 0.1}, window=1, budget_bytes=20_000_000) as loader:
+        growing.finish()
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="budget_bytes 20,000,000 is too small"):
+                take([loader], 200)
 
 
 # ── mixtures ─────────────────────────────────────────────────────────────────────────────────────────────────────────

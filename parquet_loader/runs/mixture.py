@@ -193,7 +193,6 @@ class MixtureRun(Run):
         except OutgrownError:  # they have seen larger row groups than the engine was made for
             self.stop()
             self._grow()
-            self.check_budget()
             rows = self._rows(entered)
         self.progress = entered.advanced(1, self.plan)
         return rows
@@ -241,6 +240,8 @@ class MixtureRun(Run):
         if self.engine is None or self._mixer is None:
             # One that is not open could not be, which a stage that is over does not mind.
             self._configs = {name: self._open(name).config for name in self.needed(progress)}
+            if self._stored:  # they may have grown since their budget was checked
+                self.check_budget()
             reckoned = {name: expected(config) for name, config in self._configs.items()}
             self._mixer = Mixer(reckoned, progress, self.plan, names=self.names, counters=self.counters)
             self.engine = self._mixer.engine

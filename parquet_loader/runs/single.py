@@ -141,7 +141,6 @@ class SetRun(Run):
         except OutgrownError:  # its threads have seen larger row groups than it was made for
             self.stop()
             self._grow()
-            self.check_budget()
             return self._rows()
 
     def _rows(self) -> Rows:
@@ -149,7 +148,7 @@ class SetRun(Run):
         if self.engine is None:
             reckoned = expected(config)
             least_bytes = required_bytes(reckoned, self.order.window)
-            if reckoned is not config:
+            if self.order.stored_first:  # it may have grown since its budget was checked
                 self.check_budget()
                 least_bytes = min(least_bytes, config.budget_bytes)
             self.engine = Engine(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ from parquet_loader.order.progress import MixturePlan
 
 SHARES = [0.00001, 0.01, 0.3, 1.0, 2.0]
 EOS = 60_000
+
+RUNS = int(os.environ.get("MIXTURE_RUNS", "120"))
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ def run_killed(mixture: Mixture, steps: int) -> None:
                 assert loader.stats()["peak_bytes"] <= loader.stats()["budget_bytes"]
 
 
-@pytest.mark.parametrize("seeds", [range(first, first + 30) for first in range(0, 300, 30)], ids=str)
+@pytest.mark.parametrize("seeds", [range(first, first + 30) for first in range(0, RUNS, 30)], ids=str)
 def test_random_mixtures_that_are_killed_and_changed_deliver_what_the_order_says(stored, seeds: range) -> None:
     for seed in seeds:
         mixture = Mixture(seed, stored)

@@ -7,6 +7,7 @@ what was read beyond the last step trained on is lost with the killed processes,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,8 @@ from unique_sets import random_files, token_count, unique_groups, write_set
 from parquet_loader import ParquetLoader, merge_checkpoints
 from parquet_loader.torch import TokenDataset, prefetch_to_device
 
-SCHEDULES, MIXED_SCHEDULES = 200, 40
+SCHEDULES = int(os.environ.get("SCHEDULE_RUNS", "100"))
+MIXED_SCHEDULES = SCHEDULES // 5
 FORKING = 0.15  # of stretches: processes take long to start
 
 pytestmark = [
