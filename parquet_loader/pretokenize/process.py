@@ -281,7 +281,7 @@ def background(
 
     Returns once the folder says that the set grows, so that a loader can open it: after the seconds that it takes to
     load the tokenizer, or at once if the set is complete. A complete set is compared by its options and the
-    names of its inputs, which are not read again. With ``overwrite`` one of others is replaced, and then it is of
+    names of its inputs, which are not read again, or by the fingerprint of a source of your own. With ``overwrite`` one of others is replaced, and then it is of
     these: it is not replaced again when the job is restarted. An unfinished one is resumed.
 
     Every rank of a job may make the same call; one starts the writer, the others watch.
