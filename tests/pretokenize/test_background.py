@@ -148,6 +148,17 @@ def test_what_is_wrong_from_the_start_is_told_at_once(
         assert mended.wait(SECONDS)
 
 
+def test_a_writer_that_fails_at_once_is_not_said_to_have_made_none_of_the_files_that_are_there(
+    options: Callable[..., PretokenizeOptions], tmp_path: Path
+) -> None:
+    with background(options(0.05)):
+        soon(lambda: marker(tmp_path / "out").files)
+    files = marker(tmp_path / "out").files
+    cure = rf"start it again once that is mended; the {files} files there are of a writer before it\.$"
+    with pytest.raises(WriterFailedError, match=r"append_eos: was False, is True.*" + cure):
+        background(options(0, append_eos=True))
+
+
 def test_a_failure_in_the_middle_is_told_with_its_reason(options: Callable[..., PretokenizeOptions]) -> None:
     with background(options(0.001, fails_at=700)) as writer:
         why = r"ended with status 2: ValueError: the crawl is broken\. See .*out\.log, and start it again to resume\.$"

@@ -120,7 +120,7 @@ def _own_changes(options: PretokenizeOptions, fingerprint: Mapping[str, object])
             f"output={options.output!r} holds a complete set, which is taken as it is: whether it is of "
             f"source={options.source!r} and these inputs cannot be told, as the source cannot look at them: {error}",
             PretokenizeWarning,
-            stacklevel=4,
+            stacklevel=5,  # whoever calls `background`
         )
         return []
     return differences({each: fingerprint.get(each) for each in now}, now)

@@ -147,6 +147,20 @@ def test_the_documents_are_those_of_a_set_that_is_published_at_the_end(
     assert groups[0] == groups[1]
 
 
+@pytest.mark.parametrize("packing", [{}, {"pack": "best-fit", "seq_len": 8, "pack_buffer_tokens": 500}])
+def test_the_marker_never_expects_less_than_there_is(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], packing: dict[str, Any]
+) -> None:
+    found: list[Growing] = []
+    changes = {"batch_bytes": 10_000, **packing}  # several files of a batch
+    manifest = pretokenize(options(**changes), progress=lambda _: found.append(marker(tmp_path / "out"))).manifest
+    assert found[-1].files > 3
+    for each in found:
+        expected = each.expected or {"documents": manifest.documents, "tokens": manifest.tokens}
+        assert each.documents <= min(expected["documents"], manifest.documents)
+        assert each.tokens <= expected["tokens"]
+
+
 def test_the_marker_says_how_far_the_writer_is(tmp_path: Path, options: Callable[..., PretokenizeOptions]) -> None:
     found: list[Growing] = []
 
