@@ -349,6 +349,15 @@ def test_a_complete_set_of_other_inputs_is_refused(
         background(text_options(*inputs))
 
 
+def test_a_complete_set_of_the_same_files_read_as_another_kind_is_refused(
+    text_options: Callable[..., PretokenizeOptions],
+) -> None:
+    pretokenize(text_options("in1.txt"))
+    assert background(text_options("in1.txt", source="text")).done
+    with pytest.raises(ConfigError, match=r"source\.kinds\[0\]: was 'text', is 'json'"):
+        background(text_options("in1.txt", source="jsonl"))
+
+
 def test_a_complete_set_is_known_by_the_names_of_inputs_that_are_gone(
     text_options: Callable[..., PretokenizeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from ..select.dedup import Digests
 from ..sources.base import Source
 from ..sources.columns import kept_schema
 from ..sources.find import find_files, is_of
-from ..sources.registry import FILE_SOURCES
+from ..sources.registry import FILE_SOURCES, KIND_OF_SOURCE
 from ..tokenizers.base import Tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
@@ -97,6 +97,8 @@ def source_changes(options: PretokenizeOptions, fingerprint: Mapping[str, object
     else:
         return _own_changes(options, fingerprint)
     changed = differences({each: was.get(each) for each in names}, {each: getattr(given, each) for each in names})
+    if name in KIND_OF_SOURCE:
+        changed += differences({"source.kinds": was.get("kinds")}, {"source.kinds": [KIND_OF_SOURCE[name]]})
     if name in FILE_SOURCES:
         changed = _input_changes(given.inputs, [each["name"] for each in was.get("files", ())], options) + changed
     kept = fingerprint.get("keep_columns")
