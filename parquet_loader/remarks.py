@@ -56,7 +56,13 @@ def in_words(name: str, remark: str) -> str:
 def of_growth(storage: Storage) -> Iterator[str]:
     """What to say of a set that is still being written, which has just been listed."""
     if isinstance(storage, (LocalStorage, FsspecStorage)) and storage.still_grows:
-        yield f"{storage.root} is still being written: this is of the files that are there, and more will come"
+        if storage.writer_failed is None:
+            yield f"{storage.root} is still being written: this is of the files that are there, and more will come"
+        else:
+            yield (
+                f"{storage.root} is not complete, as its writer has failed: {storage.writer_failed}; this is of the "
+                f"files that are there, and more will come once it is run again"
+            )
 
 
 def of_streams(index: DatasetIndex, storage: Storage, eos_id: int | None) -> Iterator[str]:

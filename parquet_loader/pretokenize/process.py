@@ -137,7 +137,7 @@ class Background:
         if is_seen and beat != self._heard[0]:
             self._heard = (beat, now)
         if growing is not None and growing.state == "failed":
-            again = _again(growing.files).capitalize()
+            again = _again(growing.files, by_others=0).capitalize()
             raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. {again}.")
         if now - self._heard[1] > _PATIENCE_SECONDS:
             last = f"has only {growing.describe()}" if growing is not None else "does not say that it grows"
@@ -231,7 +231,8 @@ class Background:
         else:
             why = f"{how}: {said}" if (said := last_line(self.log)) else how
         why += "" if why[-1:] == "." else "."
-        again = _again(0 if own is None else own.files)
+        there = 0 if growing is None else growing.files
+        again = _again(there, by_others=there if own is None else 0)
         return f"the writer of {self.folder} {was}{why} See {self.log}, and {again}."
 
     def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
@@ -280,9 +281,10 @@ def background(
             ...  # train on writer.folder
 
     Returns once the folder says that the set grows, so that a loader can open it: after the seconds that it takes to
-    load the tokenizer, or at once if the set is complete. A complete set is compared by its options and the
-    names of its inputs, which are not read again. With ``overwrite`` one of others is replaced, and then it is of
-    these: it is not replaced again when the job is restarted. An unfinished one is resumed.
+    load the tokenizer, or at once if the set is complete. A complete set is compared by its options and the names of
+    its inputs, which are not read again, or by the fingerprint of a source of your own. With ``overwrite`` one of
+    others is replaced, and then it is of these: it is not replaced again when the job is restarted. An unfinished one
+    is resumed.
 
     Every rank of a job may make the same call; one starts the writer, the others watch.
 
@@ -403,8 +405,10 @@ def _start(
     return process
 
 
-def _again(files: int) -> str:
-    """What to do about a writer that has failed, with so many files of its set finished."""
+def _again(files: int, *, by_others: int) -> str:
+    """What to do about a writer that has failed, with so many files of its set finished, or left by those before it."""
+    if by_others:
+        return f"start it again once that is mended; the {by_others:,} files there are of a writer before it"
     return "start it again to resume" if files else "start it again once that is mended; it had finished no file"
 
 

@@ -315,12 +315,20 @@ class Listing:
             and path.removesuffix(GROWING_NAME) + MANIFEST_NAME not in self._tell_of_growth
         ]
 
+    def failure(self, read: Callable[[str], bytes]) -> str | None:
+        """Why the first of their writers failed that says so; None where none does."""
+        return next(filter(None, (self._failure(path, read) for path in self.growing())), None)
+
+    @staticmethod
+    def _failure(path: str, read: Callable[[str], bytes]) -> str | None:
+        with contextlib.suppress(ParquetLoaderError, OSError):  # it may be gone, or no marker of this version
+            return Growing.from_json(read(path), path).reason
+        return None
+
     def _refuse_growing(self, root: str, shown: str, read: Callable[[str], bytes] | None) -> None:
         for path in self.growing():
             where = f"{shown.rstrip('/')}/{path.removesuffix(GROWING_NAME)[len(root) :]}".rstrip("/")
-            reason = None
-            with contextlib.suppress(ParquetLoaderError, OSError):  # it may be gone, or no marker of this version
-                reason = None if read is None else Growing.from_json(read(path), path).reason
+            reason = None if read is None else self._failure(path, read)
             state = (
                 "is still being written" if reason is None else f"is not complete, as its writer has failed: {reason}"
             )

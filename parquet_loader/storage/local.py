@@ -43,6 +43,7 @@ class LocalStorage:
 
     Attributes:
         still_grows: whether the last listing was of a set that is still being written.
+        writer_failed: why its writer failed, if it says so, and such sets are taken as they are.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class LocalStorage:
         self._kind = kind
         self._takes_growing = growing
         self.still_grows = False
+        self.writer_failed: str | None = None
         self._entries = [_local_entry(path, may_come=may_come) for path in paths]
         self._base = common_base(entry.base for entry in self._entries)
 
@@ -88,9 +90,8 @@ class LocalStorage:
     def _data_files(self, lost: dict[str, StorageError] | None) -> list[FileInfo]:
         listing = self._with_beside(self.find(is_data, lost))
         self.still_grows = bool(listing.growing())
-        return listing.data_files(
-            self._base, self.root, self._kind, follow=self._takes_growing, read=lambda path: Path(path).read_bytes()
-        )
+        self.writer_failed = listing.failure(_whole) if self._takes_growing else None
+        return listing.data_files(self._base, self.root, self._kind, follow=self._takes_growing, read=_whole)
 
     @staticmethod
     def _with_beside(listing: Listing) -> Listing:
@@ -155,6 +156,10 @@ class LocalStorage:
 
 def _found(path: str, status: os.stat_result, *, is_named: bool = False, is_beside: bool = False) -> Found:
     return Found(path, status.st_size, str(status.st_mtime_ns), is_named, status.st_mtime, is_beside)
+
+
+def _whole(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 def _read_range(descriptor: int, start: int, length: int) -> bytes:

@@ -71,6 +71,7 @@ class FsspecStorage:
     Attributes:
         is_in_memory: whether the files are in this process's memory, where no other one sees them.
         still_grows: whether the last listing was of a set that is still being written.
+        writer_failed: why its writer failed, if it says so, and such sets are taken as they are.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class FsspecStorage:
         self._takes_growing = growing
         self._may_come = may_come
         self.still_grows = False
+        self.writer_failed: str | None = None
         locations = [Location(url) for url in urls]
         self._urls = [str(location) for location in locations]
         self.scrubber = Scrubber(urls, storage_options)
@@ -168,6 +170,7 @@ class FsspecStorage:
     def list_files(self) -> list[FileInfo]:
         listing = self._with_beside(self.find(is_data))
         self.still_grows = bool(listing.growing())
+        self.writer_failed = listing.failure(self._read_whole) if self._takes_growing else None
         return listing.data_files(self._base, self.root, self._kind, follow=self._takes_growing, read=self._read_whole)
 
     def _with_beside(self, listing: Listing) -> Listing:

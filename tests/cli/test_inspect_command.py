@@ -12,6 +12,7 @@ from unique_sets import damaged_ids, unique_groups, write_set
 
 from parquet_loader.cli import main
 from parquet_loader.pretokenize import PretokenizeOptions, pretokenize
+from parquet_loader.storage.growing import Growing, Writer
 
 
 @pytest.fixture
@@ -157,3 +158,13 @@ def test_inspecting_a_set_that_grows_takes_what_is_there_and_says_so(
     (folder / "_growing.json").write_text("{}")
     assert main(["inspect", str(folder)]) == 0
     assert f"{folder} is still being written: this is of the files that are there" in capsys.readouterr().out
+
+
+def test_inspecting_says_of_a_set_whose_writer_has_failed_that_it_has_and_why(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    writer = Writer(program="p", host="h", pid=1)
+    failed = Growing(state="failed", writer=writer, since="a", updated="b", reason="the disk is full")
+    (folder / "_growing.json").write_text(failed.to_json())
+    assert main(["inspect", str(folder)]) == 0
+    assert f"{folder} is not complete, as its writer has failed: the disk is full; " in capsys.readouterr().out

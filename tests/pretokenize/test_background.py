@@ -16,7 +16,7 @@ import pytest
 import subprocesses
 
 from parquet_loader import ParquetLoader
-from parquet_loader.errors import ConfigError, StorageError, WriterFailedError
+from parquet_loader.errors import ConfigError, PretokenizeWarning, StorageError, WriterFailedError
 from parquet_loader.pretokenize import PretokenizeOptions, Source, background, pretokenize, register_source
 from parquet_loader.storage.growing import Growing
 
@@ -68,7 +68,7 @@ def lives(pid: int) -> bool:
 
 
 def test_a_set_is_there_in_the_end_and_is_not_made_again(
-    options: Callable[..., PretokenizeOptions], tmp_path: Path, slow_source: Path, quiet: dict[str, bytes]
+    options: Callable[..., PretokenizeOptions], tmp_path: Path, quiet: dict[str, bytes]
 ) -> None:
     with background(options(0.01)) as writer:
         assert writer.started
@@ -78,7 +78,6 @@ def test_a_set_is_there_in_the_end_and_is_not_made_again(
         assert writer.done
     assert contents(tmp_path / "out") == quiet
     assert "Wrote 1,200 documents" in (tmp_path / "out.log").read_text()
-    (slow_source / "slow.py").unlink()  # of a complete set the inputs may be gone
     with background(options(0.01, overwrite=True)) as again:
         assert (again.started, again.done, again.poll()) == (False, True, True)
     assert contents(tmp_path / "out") == quiet
@@ -147,6 +146,17 @@ def test_what_is_wrong_from_the_start_is_told_at_once(
         writer.wait(SECONDS)
     with background(options(0)) as mended:
         assert mended.wait(SECONDS)
+
+
+def test_a_writer_that_fails_at_once_is_not_said_to_have_made_none_of_the_files_that_are_there(
+    options: Callable[..., PretokenizeOptions], tmp_path: Path
+) -> None:
+    with background(options(0.05)):
+        soon(lambda: marker(tmp_path / "out").files)
+    files = marker(tmp_path / "out").files
+    cure = rf"start it again once that is mended; the {files} files there are of a writer before it\.$"
+    with pytest.raises(WriterFailedError, match=r"append_eos: was False, is True.*" + cure):
+        background(options(0, append_eos=True))
 
 
 def test_a_failure_in_the_middle_is_told_with_its_reason(options: Callable[..., PretokenizeOptions]) -> None:
@@ -339,6 +349,15 @@ def test_a_complete_set_of_other_inputs_is_refused(
         background(text_options(*inputs))
 
 
+def test_a_complete_set_of_the_same_files_read_as_another_kind_is_refused(
+    text_options: Callable[..., PretokenizeOptions],
+) -> None:
+    pretokenize(text_options("in1.txt"))
+    assert background(text_options("in1.txt", source="text")).done
+    with pytest.raises(ConfigError, match=r"source\.kinds\[0\]: was 'text', is 'json'"):
+        background(text_options("in1.txt", source="jsonl"))
+
+
 def test_a_complete_set_is_known_by_the_names_of_inputs_that_are_gone(
     text_options: Callable[..., PretokenizeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +383,68 @@ def test_a_complete_set_of_other_inputs_is_replaced_once_if_it_may_be(
         assert (again.started, again.done) == (False, True)
     pretokenize(text_options("in2.txt", append_eos=True, output=str(tmp_path / "alone"), publish="as-finished"))
     assert made == contents(tmp_path / "texts") == contents(tmp_path / "alone")
+
+
+@pytest.fixture
+def counted(slow_source: Path, options: Callable[..., PretokenizeOptions]) -> Callable[..., PretokenizeOptions]:
+    """Options of a source of as many records as a file says, which are what its fingerprint tells."""
+    (slow_source / "counted.py").write_text("""
+from pathlib import Path
+from slow import Slow
+from parquet_loader.pretokenize import Record
+
+class Counted(Slow):
+    def __init__(self, options):
+        self.count = int(Path(options.inputs[0]).read_text())
+
+    def records(self, cursor=None):
+        for n in range(cursor[0] if cursor else 0, self.count):
+            yield Record(text=str(n), origin=str(n), cursor=(n + 1,))
+
+    def fingerprint(self):
+        return {"count": self.count}
+""")
+    for count in (30, 100):
+        (slow_source / str(count)).write_text(str(count))
+
+    def make(count: int, **changes: Any) -> PretokenizeOptions:
+        return options(source="counted:Counted", inputs=(str(slow_source / str(count)),), **changes)
+
+    return make
+
+
+def test_a_complete_set_of_another_source_of_ones_own_is_replaced_once_if_it_may_be(
+    counted: Callable[..., PretokenizeOptions], text_options: Callable[..., PretokenizeOptions], tmp_path: Path
+) -> None:
+    pretokenize(counted(100))
+    with pytest.raises(ConfigError, match=r"or options \(source\.count: was 100, is 30\).*overwrite=True"):
+        background(counted(30))
+    with background(counted(30, overwrite=True)) as writer:
+        assert writer.wait(SECONDS)
+    assert json.loads((tmp_path / "out/_manifest.json").read_text())["documents"] == 30
+    assert not background(counted(30, overwrite=True)).started
+    pretokenize(text_options("in1.txt", output=str(tmp_path / "of-files")))
+    with pytest.raises(ConfigError, match=r"source\.kinds: was \['text'\], is None"):
+        background(counted(30, output=str(tmp_path / "of-files")))
+
+
+@pytest.mark.parametrize("name", ["nowhere:Counted", "counted:Nothing"])
+def test_a_complete_set_is_not_taken_for_that_of_a_source_that_is_not_there(
+    counted: Callable[..., PretokenizeOptions], name: str
+) -> None:
+    pretokenize(counted(30))
+    with pytest.raises(ConfigError, match=f"the source '{name}' cannot be imported"):
+        background(replace(counted(30), source=name))
+
+
+def test_a_complete_set_is_taken_as_it_is_where_a_source_of_ones_own_has_lost_its_input_and_that_is_said(
+    counted: Callable[..., PretokenizeOptions], slow_source: Path
+) -> None:
+    pretokenize(counted(30))
+    (slow_source / "30").unlink()
+    with pytest.warns(PretokenizeWarning, match=r"taken as it is: .* cannot look at them: .*No such file") as caught:
+        assert not background(counted(30, overwrite=True)).started
+    assert caught[0].filename == __file__
 
 
 def test_a_source_that_only_the_trainer_knows_is_refused(options: Callable[..., PretokenizeOptions]) -> None:

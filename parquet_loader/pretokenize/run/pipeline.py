@@ -195,7 +195,8 @@ def marked(job: Job, journal: Journal) -> Iterator[Job]:
     if not journal.grows:
         yield job
         return
-    with marked_as_growing(job.output, job.options.row_group_tokens, journal.parts, job.may_beat) as marker:
+    so_far = (journal.parts, journal.position.documents)
+    with marked_as_growing(job.output, job.options.row_group_tokens, *so_far, job.may_beat) as marker:
 
         def show(done: Progress) -> None:
             marker.encoded(done.tokens, expected_of(done, job.options.max_docs))

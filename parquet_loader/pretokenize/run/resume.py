@@ -6,18 +6,19 @@ look(folder) -> Found -> decide(found, run) -> fresh | resume | done
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ...errors import ConfigError, DataError, PathNotFoundError, StorageError
+from ...errors import ConfigError, DataError, PathNotFoundError, PretokenizeWarning, StorageError
 from ...storage.growing import GROWING_NAME
 from ..options import PretokenizeOptions
 from ..select.dedup import Digests
 from ..sources.base import Source
 from ..sources.columns import kept_schema
 from ..sources.find import find_files, is_of
-from ..sources.registry import FILE_SOURCES
+from ..sources.registry import FILE_SOURCES, KIND_OF_SOURCE
 from ..tokenizers.base import Tokenizer
 from ..write.folder import OutputFolder
 from ..write.journal import Journal, differences
@@ -46,7 +47,6 @@ def fingerprint_of(
     source: Source, tokenizer: Tokenizer, options: PretokenizeOptions, seen_before: Digests
 ) -> dict[str, object]:
     """All that the result depends on. What only changes the speed, workers or batches, is no part of it."""
-    kept = kept_schema(source.kept_types(), options.keep_columns)
     return {
         "version": _FINGERPRINT_VERSION,
         "source": source.fingerprint(),
@@ -54,8 +54,12 @@ def fingerprint_of(
         "seen_hashes": seen_fingerprint(seen_before) if options.seen_hashes is not None else None,
         # Sets that were written before there were these options have no such keys.
         **({"publish": options.publish} if options.publish != "at-end" else {}),
-        **({"keep_columns": {field.name: str(field.type) for field in kept}} if options.keep_columns else {}),
+        **({"keep_columns": _types_kept(source, options)} if options.keep_columns else {}),
     }
+
+
+def _types_kept(source: Source, options: PretokenizeOptions) -> dict[str, str]:
+    return {field.name: str(field.type) for field in kept_schema(source.kept_types(), options.keep_columns)}
 
 
 def settings_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> dict[str, object]:
@@ -80,7 +84,7 @@ def settings_of(tokenizer: Tokenizer, options: PretokenizeOptions) -> dict[str, 
 def source_changes(options: PretokenizeOptions, fingerprint: Mapping[str, object]) -> list[str]:
     """In what the source of a complete set differs from that of options, by names alone: its inputs may be gone.
 
-    What a source of somebody's own keeps is not known.
+    A source of somebody's own is made and asked for its fingerprint: nobody else knows what its records depend on.
     """
     found = fingerprint.get("source")
     was: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
@@ -91,14 +95,37 @@ def source_changes(options: PretokenizeOptions, fingerprint: Mapping[str, object
     elif name in FILE_SOURCES:
         names = ("text_column", "text_unit")
     else:
-        return []
+        return _own_changes(options, fingerprint)
     changed = differences({each: was.get(each) for each in names}, {each: getattr(given, each) for each in names})
+    if name in KIND_OF_SOURCE:
+        changed += differences({"source.kinds": was.get("kinds")}, {"source.kinds": [KIND_OF_SOURCE[name]]})
     if name in FILE_SOURCES:
         changed = _input_changes(given.inputs, [each["name"] for each in was.get("files", ())], options) + changed
     kept = fingerprint.get("keep_columns")
     return changed + differences(
         {"keep_columns": list(kept) if isinstance(kept, Mapping) else []}, {"keep_columns": list(given.keep_columns)}
     )
+
+
+def _own_changes(options: PretokenizeOptions, fingerprint: Mapping[str, object]) -> list[str]:
+    """In what the source of a complete set differs from one of somebody's own; nothing, where that one's input is gone.
+
+    Raises:
+        ConfigError: there is no such source.
+    """
+    try:
+        source = options.open_source()
+        kept = _types_kept(source, options) if options.keep_columns else None
+        now = {"source": source.fingerprint(), "keep_columns": kept}
+    except OSError as error:
+        warnings.warn(
+            f"output={options.output!r} holds a complete set, which is taken as it is: whether it is of "
+            f"source={options.source!r} and these inputs cannot be told, as the source cannot look at them: {error}",
+            PretokenizeWarning,
+            stacklevel=5,  # whoever calls `background`
+        )
+        return []
+    return differences({each: fingerprint.get(each) for each in now}, now)
 
 
 def _input_changes(inputs: Sequence[str], files: Sequence[str], options: PretokenizeOptions) -> list[str]:

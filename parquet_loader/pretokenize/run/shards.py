@@ -170,7 +170,7 @@ class Job:
     options: PretokenizeOptions
     seen_before: Digests
     progress: Callable[[Progress], None] | None
-    on_shards: Callable[[Sequence[FileEntry]], None] | None = None
+    on_shards: Callable[[Sequence[FileEntry], int], None] | None = None
     drops: Drops | None = None
     may_beat: Callable[[], bool] = lambda: True
 
@@ -226,7 +226,7 @@ def write_shards(job: Job, journal: Journal) -> Journal:
         if journal.grows:
             output.publish_next(renames(journal.parts, output.staging_name, growing=True)[-1])
         if job.on_shards is not None:
-            job.on_shards(journal.parts)
+            job.on_shards(journal.parts, position.documents)
 
     left = None if options.max_docs is None else options.max_docs - journal.position.documents
     documents = islice(selection.documents(source.records(journal.position.cursor)), left)

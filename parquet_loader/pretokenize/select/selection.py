@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,8 @@ class Selection:
             if isinstance(record, BadRecord):
                 self._bad(record.error)
                 continue
+            if type(record.text) is not str or type(record.cursor) is not tuple:
+                _check(record)
             try:
                 text_bytes = len(record.text) if record.text.isascii() else len(record.text.encode())
             except UnicodeEncodeError as error:
@@ -163,6 +165,27 @@ class Selection:
                 chunk, skipped, size = [], [], 0
         if chunk:
             yield chunk, skipped
+
+
+def _check(record: Record) -> None:
+    """Refuse what a source of somebody's own may give by mistake: no record of the input, but the source is wrong.
+
+    Raises:
+        DataError: the text is none, or the cursor.
+    """
+    text, cursor = cast("object", record.text), cast("object", record.cursor)
+    if not isinstance(text, str):
+        raise DataError(
+            f"the source gave a Record whose text is {text!r:.60}, of type {type(text).__name__}. Give a str, or a "
+            f"BadRecord for what has no text.",
+            path=str(record.origin),
+        )
+    if not isinstance(cursor, tuple):
+        raise DataError(
+            f"the source gave a Record whose cursor is {cursor!r:.60}. Give a tuple of integers, such as (5,): the "
+            f"position right after the record.",
+            path=str(record.origin),
+        )
 
 
 def _half_pair(error: UnicodeEncodeError, origin: str) -> DataError:

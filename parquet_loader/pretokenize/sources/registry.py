@@ -21,6 +21,7 @@ from .hub import HubSource, open_hub_dataset, types_in_dataset
 
 __all__ = [
     "FILE_SOURCES",
+    "KIND_OF_SOURCE",
     "PRESETS",
     "SOURCE_OPTIONS",
     "Preset",
@@ -181,6 +182,8 @@ register_source("hf", _hub, uses=("dataset", "config", "split", "revision", "tex
 
 _BUILT_IN = frozenset(_FACTORIES)
 FILE_SOURCES = _BUILT_IN - {"hf"}
+# Those that read files of one kind, whatever these are called.
+KIND_OF_SOURCE: Mapping[str, Kind] = {"text": "text", "jsonl": "json", "parquet": "parquet", "csv": "csv"}
 
 
 def refuse_unknown_elsewhere(name: str) -> None:

@@ -42,6 +42,7 @@ class Marker:
         output: the folder.
         row_group_tokens: what the writer aims at.
         published: the files that lie in the folder already.
+        documents: that are in these; where they are packed, the files know of rows alone.
         may_beat: asked before each heartbeat; without these it is not believed that the writer will go on.
 
     Attributes:
@@ -54,6 +55,7 @@ class Marker:
         output: OutputFolder,
         row_group_tokens: int,
         published: Sequence[FileEntry],
+        documents: int,
         may_beat: Callable[[], bool],
     ) -> None:
         self._output = output
@@ -61,16 +63,16 @@ class Marker:
         self._row_group_tokens = row_group_tokens
         self.writer = Writer(program=_PROGRAM, host=socket.gethostname(), pid=os.getpid())
         self.since = _now()
-        self._published = published
+        self._published = (published, documents)
         self._expected: Mapping[str, int] | None = None
         self._encoded: int | None = None
         self._encoded_at = deque([(time.monotonic(), sum(each.tokens for each in published))])
         self._beats: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._beat, name="pretokenize-heartbeat", daemon=True)
 
-    def published(self, files: Sequence[FileEntry]) -> None:
-        """These are all that lie in the folder now."""
-        self._published = files
+    def published(self, files: Sequence[FileEntry], documents: int) -> None:
+        """These are all that lie in the folder now, and so many documents are in them."""
+        self._published = (files, documents)
         self._beats.put(True)
 
     def encoded(self, tokens: int, expected: Mapping[str, int] | None) -> None:
@@ -115,17 +117,22 @@ class Marker:
                 self._output.write_growing(self._growing().to_json())
 
     def _growing(self) -> Growing:
-        files = self._published
+        files, documents = self._published
+        tokens = sum(each.tokens for each in files)
+        expected = self._expected
+        if expected is not None:  # of the batch before that which a file has just been finished with
+            least = {"documents": documents, "tokens": tokens}
+            expected = {name: max(count, least.get(name, 0)) for name, count in expected.items()}
         return Growing(
             writer=self.writer,
             since=self.since,
             updated=_now(),
             files=len(files),
-            documents=sum(each.documents for each in files),
-            tokens=sum(each.tokens for each in files),
+            documents=documents,
+            tokens=tokens,
             row_group_tokens=self._row_group_tokens,
             tokens_per_second=self._rate(),
-            expected=self._expected,
+            expected=expected,
         )
 
     def _rate(self) -> float | None:
@@ -144,13 +151,14 @@ def marked_as_growing(
     output: OutputFolder,
     row_group_tokens: int,
     published: Sequence[FileEntry],
+    documents: int,
     may_beat: Callable[[], bool] = lambda: True,
 ) -> Iterator[Marker]:
     """Say of a set that it grows, for the length of a block that completes it; say why, if it does not.
 
     Where this process cannot say so any more, another one does. The arguments are those of `Marker`.
     """
-    marker = Marker(output, row_group_tokens, published, may_beat)
+    marker = Marker(output, row_group_tokens, published, documents, may_beat)
     with watched(output, marker.writer, marker.since):
         try:
             marker.begin()

@@ -21,8 +21,9 @@ it is being written nothing of an old set is left, and from "writing" its phase 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import Any, Literal, get_args
 
 from ...errors import DataError
@@ -35,6 +36,7 @@ __all__ = ["JOURNAL_NAME", "JOURNAL_VERSION", "Journal", "Phase", "Position", "d
 
 JOURNAL_NAME = "journal.json"
 JOURNAL_VERSION = 1
+_OF_A_FILE = {"name", "size_bytes", "version"}
 
 Phase = Literal["writing", "removing", "moving"]
 
@@ -125,7 +127,7 @@ class Journal:
 
 
 def differences(was: object, now: object, where: str = "") -> list[str]:
-    """In which places two fingerprints differ, each as ``place: was 1, is 2``.
+    """In which places two fingerprints differ, each as ``place: was 1, is 2``; of files, which are others, and how.
 
     >>> differences({"a": {"b": 1}, "c": [1, 2]}, {"a": {"b": 2}, "c": [1]})
     ['a.b: was 1, is 2', 'c: was of 2, is of 1 entries']
@@ -138,9 +140,48 @@ def differences(was: object, now: object, where: str = "") -> list[str]:
             for each in differences(was.get(key), now.get(key), f"{where}.{key}" if where else str(key))
         ]
     if isinstance(was, (list, tuple)) and isinstance(now, (list, tuple)):
+        old, new = _files(was), _files(now)
+        if old is not None and new is not None and was and now:
+            return _file_differences(old, new)
         if len(was) != len(now):
             return [f"{where}: was of {len(was)}, is of {len(now)} entries"]
         return [
             each for at, pair in enumerate(zip(was, now, strict=True)) for each in differences(*pair, f"{where}[{at}]")
         ]
     return [] if was == now else [f"{where}: was {was!r}, is {now!r}"]
+
+
+def _files(entries: Sequence[object]) -> dict[str, tuple[int, str]] | None:
+    """Sizes and versions of files, by their names; None where the entries are something else."""
+    found = {}
+    for each in entries:
+        if not isinstance(each, Mapping) or each.keys() != _OF_A_FILE:
+            return None
+        found[each["name"]] = (each["size_bytes"], each["version"])
+    return found if len(found) == len(entries) else None
+
+
+def _file_differences(was: Mapping[str, tuple[int, str]], now: Mapping[str, tuple[int, str]]) -> list[str]:
+    """Which files are others, and how."""
+    others = [name for name in was if name in now and was[name] != now[name]]
+    others.sort(key=lambda name: was[name][0] == now[name][0])  # first those that are others for sure
+    changed = [f"{name} is gone" for name in was if name not in now]
+    changed += [f"{name} is new" for name in now if name not in was]
+    changed += [_file_difference(name, was[name], now[name]) for name in others]
+    if changed or list(was) == list(now):
+        return changed
+    return [f"the files are the same in another order: the first was {next(iter(was))}, is {next(iter(now))}"]
+
+
+def _file_difference(name: str, was: tuple[int, str], now: tuple[int, str]) -> str:
+    if was[0] != now[0]:
+        return f"{name} has changed: it had {was[0]:,} bytes, and has {now[0]:,}"
+    if not was[1].isdecimal():
+        return f"{name} has changed: its version was {was[1] or 'not told'}, and is {now[1] or 'not told'}"
+    # On a disk the version is a time, in nanoseconds.
+    seconds, nanoseconds = divmod(int(was[1]), 1_000_000_000)
+    time = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
+    return (
+        f"{name} was written again since, with as many bytes as it had (if they are the same, `touch -d {time}` gives "
+        f"it its old time)"
+    )

@@ -20,10 +20,12 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from ...errors import ConfigError
 from ...storage.growing import Growing, Writer
 from ..tokenizers.workers import signals_blocked
 from .folder import OutputFolder
@@ -40,6 +42,7 @@ tell(message)
 """
 _KILLED = "it was killed, as a system does where memory runs out, or ended without a word"
 _SECONDS_TO_TELL = 60.0  # after which silence has told
+_PAUSE_SECONDS = 0.1
 _LOG_BYTES = 4096
 
 
@@ -132,10 +135,16 @@ def tell(message: bytes) -> None:
         is_its = growing is not None and (growing.state, growing.writer, growing.since) == ("growing", writer, since)
         return growing if is_its else None
 
-    if left() is None:  # before anything is made in a folder that may be gone
-        return
     # Where there are no locks, one that is just taking over may be said to have failed. Its next heartbeat mends that.
-    lock = output.lock()
+    lock: int | None = None
+    while left() is not None:
+        try:
+            lock = output.lock()
+            break
+        except ConfigError:  # another run holds it: that goes on with the set, and then the marker is its own, or ends
+            time.sleep(_PAUSE_SECONDS)
+    else:
+        return
     try:
         growing = left()
         if growing is not None:

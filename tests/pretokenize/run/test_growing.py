@@ -33,7 +33,7 @@ from parquet_loader.pretokenize import (
     verify_set,
 )
 from parquet_loader.pretokenize.write.folder import OutputFolder
-from parquet_loader.pretokenize.write.lock import release
+from parquet_loader.pretokenize.write.lock import lock_folder, release
 from parquet_loader.storage.growing import Growing, Writer
 
 SMALL: dict[str, Any] = {"row_group_tokens": 2000, "file_tokens": 9000, "batch_bytes": 1500}
@@ -145,6 +145,20 @@ def test_the_documents_are_those_of_a_set_that_is_published_at_the_end(
         for files in (growing, at_end)
     ]
     assert groups[0] == groups[1]
+
+
+@pytest.mark.parametrize("packing", [{}, {"pack": "best-fit", "seq_len": 8, "pack_buffer_tokens": 500}])
+def test_the_marker_never_expects_less_than_there_is(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], packing: dict[str, Any]
+) -> None:
+    found: list[Growing] = []
+    changes = {"batch_bytes": 10_000, **packing}  # several files of a batch
+    manifest = pretokenize(options(**changes), progress=lambda _: found.append(marker(tmp_path / "out"))).manifest
+    assert found[-1].files > 3
+    for each in found:
+        expected = each.expected or {"documents": manifest.documents, "tokens": manifest.tokens}
+        assert each.documents <= min(expected["documents"], manifest.documents)
+        assert each.tokens <= expected["tokens"]
 
 
 def test_the_marker_says_how_far_the_writer_is(tmp_path: Path, options: Callable[..., PretokenizeOptions]) -> None:
@@ -406,6 +420,22 @@ def test_a_reader_learns_of_a_command_that_is_killed_and_can_go_on_once_it_is_re
     pretokenize(slow("quiet"))
     assert contents(out) == contents(tmp_path / "quiet")
     assert all(contents(out)[name] == files[name] for name in files if name.startswith("part"))
+
+
+def test_a_writer_that_is_killed_is_told_of_though_another_that_is_refused_has_the_folder_by_then(
+    tmp_path: Path, start_slow: Callable[..., Any]
+) -> None:
+    with start_slow() as process:
+        wait_for_a_file(tmp_path / "out", process)
+        process.kill()
+    lock = lock_folder(str(tmp_path / "out" / "_staging-run"), "out")  # it was the dead one's until now
+    time.sleep(1)  # the watcher has looked by then
+    assert marker(tmp_path / "out").state == "growing"
+    release(lock)
+    end = time.monotonic() + 60
+    while marker(tmp_path / "out").state == "growing" and time.monotonic() < end:
+        time.sleep(0.01)
+    assert str(marker(tmp_path / "out").reason).startswith("it was killed")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")

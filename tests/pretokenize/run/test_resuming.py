@@ -303,11 +303,41 @@ def test_another_tokenizer_is_refused(
         pretokenize(options(tokenizer=str(tokenizer_folder)))
 
 
+def test_files_that_are_new_or_gone_are_named(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions], jsonl: Callable[..., Path]
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        jsonl(["some words of it"] * 300, f"texts/{name}.jsonl")
+    stop_after(options(inputs=(str(folder),)), 800)
+    (folder / "b.jsonl").rename(folder / "d.jsonl")
+    with pytest.raises(ConfigError, match=r"\(\S*/b\.jsonl is gone; \S*/d\.jsonl is new\)\. Give those again"):
+        pretokenize(options(inputs=(str(folder),)))
+    (folder / "d.jsonl").rename(folder / "b.jsonl")
+    inputs = tuple(str(folder / f"{name}.jsonl") for name in "cba")
+    with pytest.raises(ConfigError, match=r"another order: the first was \S*/a\.jsonl, is \S*/c\.jsonl\)"):
+        pretokenize(options(inputs=inputs))
+
+
+def test_text_that_is_put_back_unchanged_is_taken_for_itself_with_its_old_time(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    stop_after(options(), 300)
+    (tmp_path / "in.jsonl").write_bytes((tmp_path / "in.jsonl").read_bytes())
+    with pytest.raises(ConfigError) as caught:
+        pretokenize(options())
+    found = re.search(r"in\.jsonl was written again since, .* `(touch .*)` gives it its old time\)", str(caught.value))
+    assert found is not None
+    subprocess.run([*found[1].split(), tmp_path / "in.jsonl"], check=True)
+    assert pretokenize(options()).manifest.documents == 600
+
+
 def test_a_source_that_changed_is_refused_and_named(tmp_path: Path, options: Callable[..., PretokenizeOptions]) -> None:
     stop_after(options(), 300)
     with (tmp_path / "in.jsonl").open("a") as stream:
         stream.write('{"text": "one more"}\n')
-    with pytest.raises(ConfigError, match=r"source\.files\[0\]\.size_bytes: was \d+, is \d+"):
+    with pytest.raises(ConfigError, match=r"in\.jsonl has changed: it had [\d,]+ bytes, and has [\d,]+"):
         pretokenize(options())
 
 

@@ -419,3 +419,25 @@ def test_verify_reads_the_set_again_and_shows_documents(
 def test_a_source_that_is_no_function_is_refused() -> None:
     with pytest.raises(ConfigError, match="'os:path' is no function that makes a source, but module"):
         open_source("os:path", SourceOptions())
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (Record(text=5, origin="row 7", cursor=(1,)), "row 7: the source gave a Record whose text is 5, of type int"),  # type: ignore[arg-type]
+        (Record(text="a", origin="row 7", cursor=5), r"row 7: .* whose cursor is 5\. Give a tuple of integers"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_record_that_is_none_is_an_error_that_names_it(tmp_path: Path, record: Record, problem: str) -> None:
+    class Wrong(Source):
+        def records(self, cursor: Cursor | None = None) -> Iterator[Record | BadRecord]:
+            yield record
+
+        def fingerprint(self) -> dict[str, object]:
+            return {}
+
+    register_source("wrong", lambda _: Wrong())
+    with pytest.raises(DataError, match=problem):
+        pretokenize(
+            PretokenizeOptions(source="wrong", tokenizer="bytes", output=str(tmp_path / "out"), on_bad_record="skip")
+        )

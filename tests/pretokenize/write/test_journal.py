@@ -28,6 +28,14 @@ def test_a_journal_is_read_as_it_was_written() -> None:
             Journal.from_json(text, "x")
 
 
+def test_a_file_of_a_store_is_named_with_its_version() -> None:
+    file = {"name": "s3://bucket/a.txt", "size_bytes": 5, "version": "ETag=1"}
+    now = {"source": {"files": [file | {"version": "ETag=2"}]}}
+    assert differences({"source": {"files": [file]}}, now) == [
+        "s3://bucket/a.txt has changed: its version was ETag=1, and is ETag=2"
+    ]
+
+
 def test_differences_are_named_by_their_place() -> None:
     assert differences({"a": {"b": 1}}, {"a": {"b": 1}}) == []
     assert differences({"a": None}, {"a": {"b": 1}}) == ["a: was None, is {'b': 1}"]
