@@ -143,7 +143,7 @@ def test_each_way_out_of_a_refusal_works_and_gives_the_order_that_it_says(
     with pytest.raises(ConfigError) as refused:
         opened(writer.folder, follow=False)
     told = str(refused.value)
-    assert "Read it while it grows, with follow=True (--follow of a command), first in the order of its files" in told
+    assert "to read it while it grows, with follow=True (--follow of commands that look at a run), first in the" in told
     with opened(writer.folder) as loader:
         found = take([loader], 10)
         state = loader.state_dict()

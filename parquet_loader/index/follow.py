@@ -363,7 +363,7 @@ class Follower:
         now, marker, root = time.monotonic(), self._seen.marker, self._storage.root
         rerun = "Run it again to resume, and then this"
         if marker is not None and marker.state == "failed":
-            raise WriterFailedError(f"the writer of {root} has failed: {marker.reason}. {rerun}.")
+            raise WriterFailedError(f"the writer of {root} has failed: {str(marker.reason).rstrip('.')}. {rerun}.")
         begun = max(begun, self._watched)
         if marker is not None and now - max(begun, self._beat[1]) > self.SILENT_SECONDS:
             silent = f"nothing was heard of the writer of {root} for {self.SILENT_SECONDS:.0f} s"

@@ -37,6 +37,7 @@ from .sources.files import TextUnit
 from .sources.registry import PRESETS, source_names
 from .tokenizers.base import EngineName
 from .tokenizers.huggingface import load_tokenizer
+from .tokenizers.workers import ENDING
 from .write.verify import verify_set
 
 __all__ = ["build_parser", "command", "main", "parse_options", "signals_as_interrupts", "warnings_as_lines"]
@@ -219,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM.
+        The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     return _run(argv, None)
 
@@ -254,7 +255,7 @@ def _run(argv: Sequence[str] | None, seconds_to_end: float | None) -> int:
 def command() -> NoReturn:
     """Run the command as a process of its own, and end that process."""
     status = _run(None, _SECONDS_TO_END)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)  # all is said and done
     if status:
         # A thread may still be within a read or an encode that takes minutes, and there is nothing to wait for.
@@ -287,7 +288,8 @@ def warnings_as_lines(program: str) -> Iterator[None]:
 
 @contextmanager
 def signals_as_interrupts(seconds_to_end: float | None = None) -> Iterator[None]:
-    """Schedulers end a job with SIGTERM; what Ctrl-C cleans up is then cleaned up as well.
+    """Schedulers end a job with SIGTERM, a closed terminal with SIGHUP; what Ctrl-C cleans up is then cleaned up too.
+    What is ignored, as by nohup, stays so.
 
     Args:
         seconds_to_end: after a signal, until this process is ended whatever it is at; None for never.
@@ -302,7 +304,7 @@ def signals_as_interrupts(seconds_to_end: float | None = None) -> Iterator[None]
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
     former = [(number, signal.signal(number, interrupt)) for number in numbers]
     try:
         yield

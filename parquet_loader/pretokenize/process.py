@@ -46,6 +46,7 @@ from .run.ranks import place_from_environment
 from .run.resume import few, settings_of, source_changes
 from .sources.registry import refuse_unknown_elsewhere
 from .tokenizers.huggingface import load_tokenizer
+from .tokenizers.workers import ENDING
 from .write.folder import OutputFolder
 from .write.journal import differences
 from .write.lock import has_locks, release
@@ -77,6 +78,7 @@ class Background:
     def __init__(self, options: PretokenizeOptions, output: OutputFolder, replaced: Manifest | None) -> None:
         self.folder: str = options.output
         self.log: Path | None = None
+        self._log_begin = 0  # what is in it from there on is the writer's
         self._output = output
         self._replaced = replaced  # of a complete set, which is there until the writer removes it
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,7 +140,7 @@ class Background:
             self._heard = (beat, now)
         if growing is not None and growing.state == "failed":
             again = _again(growing.files, by_others=0).capitalize()
-            raise WriterFailedError(f"the writer of {self.folder} failed: {growing.reason}. {again}.")
+            raise WriterFailedError(f"the writer of {self.folder} failed: {str(growing.reason).rstrip('.')}. {again}.")
         if now - self._heard[1] > _PATIENCE_SECONDS:
             last = f"has only {growing.describe()}" if growing is not None else "does not say that it grows"
             last = f"the folder {last}" if is_seen else "the folder cannot be read"
@@ -229,13 +231,13 @@ class Background:
         if own is not None and own.state == "failed" and not was:  # else its watcher has said it, who knows less
             why = f"{how}: {own.reason}"
         else:
-            why = f"{how}: {said}" if (said := last_line(self.log)) else how
+            why = f"{how}: {said}" if (said := last_line(self.log, self._log_begin)) else how
         why += "" if why[-1:] == "." else "."
         there = 0 if growing is None else growing.files
         again = _again(there, by_others=there if own is None else 0)
         return f"the writer of {self.folder} {was}{why} See {self.log}, and {again}."
 
-    def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path] | None]) -> None:
+    def _begin(self, start: Callable[[], tuple[subprocess.Popen[bytes], Path, int] | None]) -> None:
         """Wait until the folder says that the set grows or is complete, so that a loader can open it.
 
         Args:
@@ -249,7 +251,7 @@ class Background:
         found = self.progress()  # by an earlier writer, or by one that writes already: the next heartbeat tells
         while not self.done:
             if self._process is None and (started := start()) is not None:
-                self._process, self.log = started
+                self._process, self.log, self._log_begin = started
             growing = self.progress()
             if growing is not None and growing.state == "growing":
                 if self._process is not None and growing.writer.pid == self._process.pid:
@@ -307,13 +309,14 @@ def background(
     output = OutputFolder(options.output, options.storage_options)
     writer = Background(options, output, _to_replace(output, options))
 
-    def start() -> tuple[subprocess.Popen[bytes], Path] | None:
+    def start() -> tuple[subprocess.Popen[bytes], Path, int] | None:
         lock, may_start = _may_start(output, starts)
         try:
             if not may_start or writer.done:  # another process's writer may have completed it just now
                 return None
             path = _log_path(options.output) if log is None else Path(log)
-            return _start(options, lock, path, nice, threads), path
+            begin = path.stat().st_size if path.exists() else 0
+            return _start(options, lock, path, nice, threads), path, begin
         finally:
             if lock is not None:
                 release(lock)  # the writer has inherited it
@@ -425,7 +428,7 @@ def serve() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):  # whatever the trainer makes of them
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     with os.fdopen(os.dup(0), "rb") as stream:
         options, lock, trainer, nice = pickle.load(stream)
     if hasattr(os, "nice"):

@@ -334,10 +334,10 @@ class Listing:
             )
             again = "if its writer has failed or died, run it again" if reason is None else "run the writer again"
             raise ConfigError(
-                f"{where} {state}; it has a {GROWING_NAME} and no {MANIFEST_NAME}. Read it while it grows, with "
-                "follow=True (--follow of a command), first in the order of its files; or wait until it is complete "
-                f"({again}), for an order that is shuffled over all of it. A run that has followed it goes on either "
-                "way, in its order"
+                f"{where} {state}; it has a {GROWING_NAME} and no {MANIFEST_NAME}. Name it itself to read it while "
+                "it grows, with follow=True (--follow of commands that look at a run), first in the order of its "
+                f"files; or wait until it is complete ({again}), for an order that is shuffled over all of it. A run "
+                "that has followed it goes on either way, in its order"
             )
 
 

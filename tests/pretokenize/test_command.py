@@ -250,7 +250,7 @@ def test_options_that_cannot_work_are_refused() -> None:
 # --- ends
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_run_ends_cleanly_and_shows_nothing_of_the_set(
     long_run: list[object], tmp_path: Path, tool_env: dict[str, str], number: int, status: int
 ) -> None:

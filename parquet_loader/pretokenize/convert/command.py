@@ -342,7 +342,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM.
+        The exit status: 0; 2 for an error, told in one line; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     parser = argparse.ArgumentParser(
         prog="convert",

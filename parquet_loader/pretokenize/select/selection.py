@@ -27,6 +27,10 @@ OnBadRecord = Literal["raise", "skip"]
 OnEmpty = Literal["keep", "skip"]
 
 _CHUNK_BYTES = 1 << 20  # text that is looked up among the seen hashes at a time
+_OR_SKIP = (
+    "Or give --on-bad-record skip, which counts such records and leaves them out: a run that has finished files goes "
+    "on with it, and with an input that was mended it begins again, with --overwrite."
+)
 _RECORD_BYTES = 64  # what a record costs beside its text
 
 
@@ -143,7 +147,8 @@ class Selection:
 
     def _bad(self, error: DataError) -> None:
         if self._on_bad_record == "raise":
-            raise error
+            problem = f"{error.problem.rstrip('.')}. {_OR_SKIP}"
+            raise DataError(problem, path=error.path, row_group=error.row_group, column=error.column) from error
         self.skipped = replace(self.skipped, bad=self.skipped.bad + 1)
         if len(self.bad_records) < MAX_LISTED_BAD_RECORDS:
             where = error.path if error.column is None else f"{error.path}, column {error.column!r}"

@@ -29,7 +29,10 @@ from typing import IO, Any, TypeVar, cast
 from ...errors import ConfigError, ParquetLoaderError
 from .base import TokenBatch, Tokenizer
 
-__all__ = ["Encode", "WorkerError", "ahead", "encoders", "in_order", "serve", "signals_blocked"]
+__all__ = ["ENDING", "Encode", "WorkerError", "ahead", "encoders", "in_order", "serve", "signals_blocked"]
+
+# What ends a whole group of processes: Ctrl-C, a scheduler, a terminal that is closed.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 Batch = TypeVar("Batch")
@@ -168,11 +171,11 @@ def in_order(
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """A process begun within is deaf to Ctrl-C and SIGTERM, which reach a whole group, from its very first moment."""
+    """A process begun within is deaf to `ENDING`, which reach a whole group, from its very first moment."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:

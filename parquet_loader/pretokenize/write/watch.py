@@ -94,21 +94,22 @@ def _start() -> tuple[subprocess.Popen[bytes], int]:
     return process, ours
 
 
-def _log() -> str | None:
-    """The file to which this process's stderr goes, on systems that tell; None where it is none."""
+def _log() -> tuple[str, int] | None:
+    """The file to which this process's stderr goes, on systems that tell, and its size; None where it is none."""
     with suppress(OSError):
-        if stat.S_ISREG(os.fstat(2).st_mode):
-            return os.readlink("/proc/self/fd/2")
+        status = os.fstat(2)
+        if stat.S_ISREG(status.st_mode):
+            return os.readlink("/proc/self/fd/2"), status.st_size
     return None
 
 
-def last_line(log: str | os.PathLike[str] | None) -> str:
-    """What a log says last; "" where there is nothing to read."""
+def last_line(log: str | os.PathLike[str] | None, begin: int) -> str:
+    """What a log says last, from a place on: what is before it is of an earlier run; "" where there is nothing."""
     if log is None:
         return ""
     try:
         with open(log, "rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
+            stream.seek(max(begin, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
             lines = stream.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
@@ -148,7 +149,7 @@ def tell(message: bytes) -> None:
     try:
         growing = left()
         if growing is not None:
-            said = last_line(log)
+            said = last_line(*log) if log is not None else ""
             reason = f"{_KILLED}; the last line of its log is: {said}" if said else _KILLED
             output.write_growing(replace(growing, state="failed", reason=reason, tokens_per_second=None).to_json())
     finally:

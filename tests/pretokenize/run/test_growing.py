@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -345,7 +346,7 @@ def test_a_full_disk_has_room_for_the_reason(tmp_path: Path, options: Callable[.
     assert completed == "True"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_told(tmp_path: Path, command: list[str], tool_env: dict[str, str], number: int) -> None:
     (tmp_path / "in.txt").write_text("some words\n" * 1_000_000)
     sizes = ["--row-group-tokens", "20_000", "--file-tokens", "60_000"]
@@ -384,7 +385,7 @@ def start_slow(
         sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
         arguments = ["--source", source, "--input", "0.1", "9999", "--output", "out", "--tokenizer", "bytes", *sizes]
         env = tool_env | {"PYTHONPATH": os.pathsep.join([tool_env["PYTHONPATH"], str(slow_source)])}
-        with (tmp_path / "log").open("w") as log:
+        with (tmp_path / "log").open("a") as log:
             whole = [*command, *arguments, "--publish", "as-finished", *more]
             return subprocess.Popen(whole, cwd=tmp_path, env=env, stderr=log)
 
@@ -397,21 +398,31 @@ def wait_for_a_file(folder: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize(
+    ("workers", "said", "told"),
+    [
+        ("0", "allocation failed\n", r"without a word; the last line of its log is: allocation failed\. Run it again"),
+        ("2", "", r"without a word\. Run it again"),  # the log has more, but of an earlier run
+    ],
+)
 def test_a_reader_learns_of_a_command_that_is_killed_and_can_go_on_once_it_is_rerun(
-    tmp_path: Path, slow: Callable[..., PretokenizeOptions], start_slow: Callable[..., Any], workers: str
+    tmp_path: Path,
+    slow: Callable[..., PretokenizeOptions],
+    start_slow: Callable[..., Any],
+    workers: str,
+    said: str,
+    told: str,
 ) -> None:
     out = tmp_path / "out"
+    (tmp_path / "log").write_text("the disk was full yesterday\n")
     with start_slow("--workers", workers) as process:
         wait_for_a_file(out, process)
         with ParquetLoader(out, seq_len=16, lanes=4, window=2, follow=True) as loader:
             next(iter(loader))
-            (tmp_path / "log").write_text("allocation failed\n")
+            with (tmp_path / "log").open("a") as log:
+                log.write(said)
             process.kill()
-            killed = (
-                r"the writer of .*out has failed: it was killed, .*; the last line of its log is: allocation failed\."
-            )
-            with pytest.raises(WriterFailedError, match=killed):
+            with pytest.raises(WriterFailedError, match=rf"the writer of .*out has failed: it was killed, .*{told}"):
                 list(loader)
             assert (marker(out).state, marker(out).writer.pid) == ("failed", process.pid)
             files = contents(out)
@@ -588,3 +599,20 @@ def test_the_manifest_says_how_it_was_published(options: Callable[..., Pretokeni
     manifest = pretokenize(options()).manifest
     assert manifest.fingerprint["publish"] == "as-finished"
     assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_a_run_that_a_bad_record_has_ended_goes_on_with_it_skipped_as_the_error_says(
+    tmp_path: Path, options: Callable[..., PretokenizeOptions]
+) -> None:
+    lines = [json.dumps({"text": "some words " * 20})] * 400
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, '{"text": broken', *lines]))
+    growing = options("out", inputs=(str(tmp_path / "in.jsonl"),))
+    with pytest.raises(DataError, match="a run that has finished files goes on with it") as refused:
+        pretokenize(growing)
+    assert marker(tmp_path / "out").reason == str(refused.value)
+    files = contents(tmp_path / "out")
+    summary = pretokenize(replace(growing, on_bad_record="skip"))
+    assert summary.manifest.skipped.bad == 1
+    there = [name for name in files if name.startswith("part")]
+    assert there
+    assert all(contents(tmp_path / "out")[name] == files[name] for name in there)
