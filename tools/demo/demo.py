@@ -201,11 +201,12 @@ def torchrun(work: Path, name: str, ranks: int, stages: Stages) -> Iterator[tupl
     (work / name).mkdir(exist_ok=True)
     command: list[object] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     data = {kind: str(work / "tokens" / kind) for kind in FIRST[1]}
+    options = None
     if name == "interrupted":
-        data["prose"] = str(work / "growing" / "prose")
+        data["prose"], options = str(work / "growing" / "prose"), meanwhile(work)
     command += ["--nproc-per-node", ranks, TOOLS / "demo_train.py", "--out", work / name]
     command += ["--data", json.dumps(data), "--weights", json.dumps(stages)]
-    command += ["--tokenize", json.dumps({"prose": meanwhile(work)})]  # of a set that is there, nothing is done
+    command += ["--tokenize", json.dumps({"prose": options})]
     command += ["--steps", STEPS, "--checkpoint-every", CHECKPOINT_EVERY]
     command += ["--vocab-size", VOCAB_SIZE, "--lanes", LANES, "--seq-len", SEQ_LEN]
     pids: list[int] = []

@@ -158,7 +158,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=json.loads, metavar="JSON", help="folders of sets, by name")
     parser.add_argument(
-        "--tokenize", default={}, type=json.loads, metavar="JSON", help="sets to be written meanwhile: options, by name"
+        "--tokenize",
+        default={},
+        type=json.loads,
+        metavar="JSON",
+        help="sets to be followed while they are written: options, by name; null where somebody else writes",
     )
     parser.add_argument("--weights", required=True, type=json.loads, metavar="JSON", help="stages: [[token, shares]]")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="for checkpoints and logs")
@@ -188,6 +192,7 @@ def main() -> None:
         writers = [
             stack.enter_context(background(PretokenizeOptions(output=args.data[name], **options)))
             for name, options in args.tokenize.items()
+            if options is not None
         ]
         loader = ParquetLoader(
             {name: Component(folder, follow=name in args.tokenize) for name, folder in args.data.items()},
