@@ -35,7 +35,7 @@ from parquet_loader.order.progress import MixturePlan
 SHARES = [0.00001, 0.01, 0.3, 1.0, 2.0]
 EOS = 60_000
 
-RUNS = int(os.environ.get("MIXTURE_RUNS", "120"))
+RUNS = int(os.environ.get("MIXTURE_RUNS", "60"))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from unique_sets import random_files, token_count, unique_groups, write_set
 from parquet_loader import ParquetLoader, merge_checkpoints
 from parquet_loader.torch import TokenDataset, prefetch_to_device
 
-SCHEDULES = int(os.environ.get("SCHEDULE_RUNS", "100"))
+SCHEDULES = int(os.environ.get("SCHEDULE_RUNS", "60"))
 MIXED_SCHEDULES = SCHEDULES // 5
 FORKING = 0.15  # of stretches: processes take long to start
 
