@@ -28,8 +28,8 @@ OnEmpty = Literal["keep", "skip"]
 
 _CHUNK_BYTES = 1 << 20  # text that is looked up among the seen hashes at a time
 _OR_SKIP = (
-    "Or give --on-bad-record skip, which counts such records and leaves them out: a run that has finished files goes "
-    "on with it, and with an input that was mended it begins again, with --overwrite."
+    "Or give on_bad_record='skip', which counts such records and leaves them out: a run that has finished files goes "
+    "on with it, and with an input that was mended it begins again, with overwrite=True."
 )
 _RECORD_BYTES = 64  # what a record costs beside its text
 
